@@ -1,0 +1,140 @@
+"""A task: the clients' samples, a test set, a loss, and a model to start from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cloister.batches import Population
+from cloister.errors import CloisterError, expect, expect_count
+from cloister.models import logistic
+from cloister.problem import Loss, cross_entropy
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a federation learns. `classes` is None where the labels are not classes."""
+
+    name: str
+    population: Population
+    test_inputs: Tensor
+    test_labels: Tensor
+    classes: int | None
+    model: Callable[[], nn.Module]
+    loss: Loss = cross_entropy
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+        return self.population.clients
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.population.inputs.shape[1:])
+
+    def fingerprint(self) -> str:
+        """A hash of all data, by which a resumed run knows that nothing changed."""
+        digest = hashlib.sha256()
+        people = self.population
+        for tensor in (people.inputs, people.labels, people.sizes, self.test_inputs, self.test_labels):
+            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().view(torch.uint8).numpy().data if tensor.numel() else b"")
+        return digest.hexdigest()
+
+
+def from_arrays(
+    inputs: Any,
+    labels: Any,
+    clients: Any,
+    *,
+    test: float | tuple[Any, Any] = 0.2,
+    model: Callable[[], nn.Module] | None = None,
+    loss: Loss = cross_entropy,
+    classes: int | None = None,
+    registered: int | None = None,
+    name: str = "arrays",
+    seed: int = 0,
+) -> Task:
+    """A task from anybody's arrays: inputs [n, ...], labels [n], and whose sample each one is [n].
+
+    Args:
+        clients: anything that tells clients apart: numbers or names.
+        test: a pair (inputs, labels), or the fraction of the samples to hold out at random.
+        classes: the number of classes; by default one more than the largest label.
+        registered: the number of clients, where some have no sample at all.
+        model: makes the model to start from; logistic regression by default.
+
+    >>> task = from_arrays(np.random.rand(50, 4), np.arange(50) % 3, np.arange(50) // 10)
+    >>> task.clients, task.classes, len(task.test_labels)
+    (5, 3, 10)
+    """
+    x, y = _tensor("inputs", inputs), _tensor("labels", labels)
+    owners = np.asarray(clients)
+    for what, length in (("labels", len(y)), ("clients", len(owners))):
+        expect(length == len(x), f"as many {what} as inputs ({len(x)})", length, "give one for every sample")
+    expect(len(x) > 0, "at least one sample", 0, "give some data")
+    _, owner = np.unique(owners, return_inverse=True)
+    known = int(owner.max()) + 1
+    population_size = known if registered is None else registered
+    expect_count("registered", population_size, f"samples belong to {known} clients", least=known)
+
+    if isinstance(test, tuple):
+        test_x, test_y = _tensor("test inputs", test[0]), _tensor("test labels", test[1])
+        expect(len(test_x) == len(test_y), "as many test labels as test inputs", len(test_y), "give one for each")
+    else:
+        expect(0 < test < 1, "test to be a fraction between 0 and 1", test, "or give (inputs, labels)")
+        shuffled = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+        held, kept = shuffled[: round(test * len(x))], shuffled[round(test * len(x)) :].sort().values
+        test_x, test_y, x, y, owner = x[held], y[held], x[kept], y[kept], owner[kept.numpy()]
+
+    if loss is cross_entropy:
+        classes = classes or int(max(y.max(), test_y.max() if len(test_y) else 0)) + 1
+        for what, values in (("labels", y), ("test labels", test_y)):
+            _expect_classes(what, values, classes)
+    order = torch.from_numpy(np.argsort(owner, kind="stable"))
+    sizes = torch.from_numpy(np.bincount(owner, minlength=population_size)).long()
+    shape = tuple(x.shape[1:])
+    return Task(
+        name,
+        Population(x[order], y[order], sizes.cumsum(0) - sizes, sizes),
+        test_x,
+        test_y,
+        classes,
+        model or partial(logistic, shape, classes or 1),
+        loss,
+    )
+
+
+def _tensor(what: str, values: Any) -> Tensor:
+    tensor = torch.as_tensor(np.asarray(values) if not isinstance(values, Tensor) else values.detach().cpu())
+    if tensor.is_floating_point():
+        bad = ~torch.isfinite(tensor.flatten(1).sum(1) if tensor.dim() > 1 else tensor)
+        if bad.any() and not torch.isfinite(tensor).all():
+            row = int(bad.nonzero()[0])
+            raise CloisterError(
+                f"Expected finite {what}, found NaN or infinity in row {row}: remove or impute such values."
+            )
+    return tensor
+
+
+def _expect_classes(what: str, labels: Tensor, classes: int) -> None:
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise CloisterError(
+            f"Expected {what} to be whole numbers from 0 to {classes - 1}, found {labels.dtype}: convert them, or "
+            "give a loss of your own."
+        )
+    bad = (labels < 0) | (labels >= classes)
+    if bad.any():
+        row = int(bad.flatten().nonzero()[0])
+        raise CloisterError(
+            f"Expected {what} from 0 to {classes - 1}, found {int(labels.flatten()[row])} in row {row}: number the "
+            "classes from 0, or raise classes."
+        )

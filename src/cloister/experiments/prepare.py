@@ -1,0 +1,168 @@
+"""From what a user asks for to a federation that is ready to run. Everything that can be refused is refused here."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cloister.data.task import Task
+from cloister.errors import CloisterError, expect, expect_count, expect_delta
+from cloister.experiments.evaluate import Score, scorer
+from cloister.joints import Cohort, Mechanism, Method, describe
+from cloister.privacy.accounting import epsilon as epsilon_of
+from cloister.privacy.calibrate import calibrate
+from cloister.privacy.ledger import Budget
+from cloister.problem import problem_of
+from cloister.round import Federation
+from cloister.streams import Streams
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+RANDOMNESS = ("seeded", "secure")
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A federation, the model it starts from, and the description that certifies it."""
+
+    fed: Federation
+    module: nn.Module
+    w: Tensor
+    score: Callable[[Tensor], Score]
+    budget: Budget | None
+    delta: float | None
+    description: dict[str, Any]
+
+
+def prepare(
+    method: Method,
+    task: Task,
+    *,
+    rounds: int,
+    cohort: Cohort,
+    epsilon: float | None,
+    delta: float | None,
+    model: nn.Module | Callable[[], nn.Module] | None,
+    seed: int,
+    randomness: str,
+    device: str,
+    dtype: str,
+    known: Mapping[str, Any] | None = None,
+) -> Ready:
+    """Check, calibrate and describe. `known` is the description of a run that is being resumed."""
+    expect_count("rounds", rounds, "a run has at least one round")
+    expect_count("seed", seed, "any whole number that is not negative", least=0)
+    expect(randomness in RANDOMNESS, f"randomness to be one of {', '.join(RANDOMNESS)}", randomness, "choose one")
+    expect(dtype in DTYPES, f"dtype to be one of {', '.join(DTYPES)}", dtype, "choose one")
+    if delta is not None:
+        expect_delta(delta)
+    place, kind = _device(device), DTYPES[dtype]
+    streams = Streams(seed, secure=randomness == "secure")
+
+    module = _module(model if model is not None else task.model, streams).to(place, kind).train()
+    population = task.population.to(place, kind)
+    few = slice(0, 2)
+    problem = problem_of(module, task.loss, population.inputs[few], population.labels[few], task.classes)
+    calibrated, budget = _with_noise(method, cohort, task.clients, rounds, epsilon, delta, known)
+    fed = Federation(calibrated, cohort, problem, population, streams)
+    if budget is not None and epsilon_of(fed.event, 1, budget.delta) > budget.epsilon:
+        raise CloisterError(
+            f"Expected a budget that pays for one round at least, found epsilon {budget.epsilon:g} with noise "
+            f"multiplier {calibrated.mechanism.noise_multiplier:g}: leave the multiplier out to calibrate it."
+        )
+    w = problem.layout.flatten(dict(module.named_parameters()))
+    description = {
+        "method": {
+            "name": method.name,
+            "unit": method.unit,
+            **{j: describe(getattr(calibrated, j)) for j in ("local", "transform", "mechanism", "server")},
+        },
+        "cohort": {**describe(cohort), "executed": cohort.executed},
+        "task": {
+            "name": task.name,
+            "clients": task.clients,
+            "samples": len(task.population.labels),
+            "test_samples": len(task.test_labels),
+            "fingerprint": task.fingerprint(),
+        },
+        "model": {
+            "parameters": problem.layout.size,
+            "shapes": {n: list(s) for n, s in zip(problem.layout.names, problem.layout.shapes, strict=True)},
+        },
+        "rounds": rounds,
+        "delta": delta,
+        "budget": None if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta},
+        "bound_l2": fed.bound.l2,
+        "denominator": fed.denominator,
+        "trust": calibrated.mechanism.trust,
+        "seed": seed,
+        "randomness": randomness,
+        "dtype": dtype,
+        "device": place.type,
+    }
+    return Ready(fed, module, w, scorer(module, problem.layout, task, w), budget, delta, description)
+
+
+def _with_noise(
+    method: Method,
+    cohort: Cohort,
+    clients: int,
+    rounds: int,
+    epsilon: float | None,
+    delta: float | None,
+    known: Mapping[str, Any] | None,
+) -> tuple[Method, Budget | None]:
+    """The method with its noise settled, and the budget that the ledger enforces."""
+    mechanism: Mechanism = method.mechanism
+    if epsilon is not None and delta is None:
+        raise CloisterError(
+            f"Expected a delta beside epsilon {epsilon:g}, found none: choose one well below 1/{clients}, such as 1e-5."
+        )
+    budget = Budget(epsilon, delta) if epsilon is not None and delta is not None else None
+    if mechanism.place == "nowhere" or mechanism.noise_multiplier == 0:
+        if budget is not None:
+            raise CloisterError(
+                f"Expected a private method for epsilon {epsilon:g}, found {method.name} without noise: choose dp_fedavg, or "
+                "leave epsilon out."
+            )
+        return method, None
+    if mechanism.noise_multiplier is None:
+        if known is not None:
+            multiplier = float(known["method"]["mechanism"]["noise_multiplier"])
+        elif budget is None:
+            raise CloisterError(
+                f"Expected epsilon and delta, or a noise_multiplier, for {method.name}, found neither: say how private "
+                "the run shall be."
+            )
+        else:
+            multiplier = calibrate(lambda z: cohort.event(z, clients), rounds, budget.epsilon, budget.delta)
+        mechanism = mechanism.with_noise(multiplier)
+    if delta is None:
+        raise CloisterError(
+            f"Expected a delta for {method.name}, found none: choose one well below 1/{clients}, such as 1e-5."
+        )
+    return replace(method, mechanism=mechanism), budget
+
+
+def _module(model: nn.Module | Callable[[], nn.Module], streams: Streams) -> nn.Module:
+    """A module of our own: a copy of the user's, or a new one initialised from the run's seed."""
+    if isinstance(model, nn.Module):
+        return copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(streams.key("init") & (2**63 - 1))
+        return model()
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise CloisterError(
+            f"Expected a device that torch can use here, found {name!r}: use cpu, or install a torch build for it."
+        ) from error
+    return device

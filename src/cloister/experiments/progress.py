@@ -1,0 +1,62 @@
+"""The bar that a run shows: round, accuracy, epsilon spent, time left."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from cloister.privacy.certificate import round_up
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
+
+class Progress:
+    """A rich progress bar on the terminal, or nothing."""
+
+    def __init__(self, show: bool | None, rounds: int, title: str, done: int = 0) -> None:
+        self._bar: RichProgress | None = None
+        self._task: Any = None
+        if show if show is not None else sys.stderr.isatty():
+            self._bar = _bar()
+            self._task = self._bar.add_task(title, total=rounds, completed=done, accuracy="-", epsilon="-")
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, line: Mapping[str, Any]) -> None:
+        """One round is done; `line` is its line of metrics."""
+        if self._bar is None:
+            return
+        fields = {"epsilon": round_up(line["epsilon"], 2)}
+        if line.get("accuracy") is not None:
+            fields["accuracy"] = f"{line['accuracy']:.3f}"
+        self._bar.update(self._task, completed=line["round"], **fields)
+
+
+def _bar() -> RichProgress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    return RichProgress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("round"),
+        MofNCompleteColumn(),
+        TextColumn("accuracy {task.fields[accuracy]}  epsilon {task.fields[epsilon]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )

@@ -1,0 +1,59 @@
+"""The noise that a target costs, and never less noise than that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from scipy.optimize import brentq
+
+from cloister.errors import CloisterError
+from cloister.privacy.accounting import epsilon as epsilon_of
+from cloister.privacy.events import Event
+from cloister.privacy.ledger import Budget
+
+MOST_NOISE = 1e5
+LEAST_NOISE = 1e-2
+_PRECISION = 2e-4
+_MARGIN = 1 - 1e-6  # a ledger composes round by round, which rounds differently from composing all at once
+
+
+def calibrate(
+    event: Callable[[float], Event], rounds: int, epsilon: float, delta: float, precision: float = _PRECISION
+) -> float:
+    """The smallest noise multiplier, to the given relative precision, that keeps `rounds` releases within
+    (epsilon, delta).
+
+    Guarantee: the multiplier returned was itself priced, by the accountant that the ledger uses, and found
+    to be within the target: where the search lands on the wrong side, it walks back until that is true.
+
+    >>> from cloister.privacy.events import PoissonGaussian
+    >>> noise = calibrate(lambda z: PoissonGaussian(z, rate=0.5), rounds=60, epsilon=2.0, delta=1e-3)
+    >>> 5.5 < noise < 5.9
+    True
+    """
+    target = Budget(epsilon, delta)
+
+    def excess(log_multiplier: float) -> float:
+        """How far above the target (in logarithms, in which epsilon is nearly a straight line) the cost lies."""
+        cost = epsilon_of(event(math.exp(log_multiplier)), rounds, target.delta)
+        return math.log(min(max(cost, 1e-9), 1e9) / (target.epsilon * _MARGIN))
+
+    enough = 0.0
+    while excess(enough) > 0:
+        enough += math.log(4)
+        if enough > math.log(MOST_NOISE):
+            raise CloisterError(
+                f"Expected an epsilon that some noise can reach, found {epsilon:g} at delta {delta:g} over "
+                f"{rounds} rounds: not even a noise multiplier of {MOST_NOISE:g} suffices, so raise epsilon or "
+                "delta, or run fewer rounds."
+            )
+    too_little = enough - math.log(4)
+    while excess(too_little) <= 0:
+        enough, too_little = too_little, too_little - math.log(4)
+        if enough < math.log(LEAST_NOISE):
+            return math.exp(enough)  # an epsilon this large asks for practically nothing
+    found = float(brentq(excess, too_little, enough, xtol=precision / 2))
+    while excess(found) > 0:
+        found += precision / 2
+    return math.exp(found)

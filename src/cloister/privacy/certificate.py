@@ -1,0 +1,207 @@
+"""The certificate of a run: what was promised, to whom, at what price, and what the promise leaves out.
+
+It is computed from two files of a run alone: the description (what was executed) and the ledger (what was
+charged). Nothing in it comes from the training code's memory, so anybody can compute it again.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from cloister.privacy.accounting import PrivacyLoss
+from cloister.privacy.events import (
+    Event,
+    FixedSizeGaussian,
+    Gaussian,
+    NonPrivate,
+    PoissonGaussian,
+    common_relation,
+    protects,
+)
+from cloister.privacy.ledger import Ledger
+
+STRICT_DELTA = 1e-5
+
+
+@dataclass(frozen=True)
+class Price:
+    """Epsilon at one delta, by both accountants (None: infinite). Both are proven upper bounds."""
+
+    delta: float
+    epsilon_pld: float | None
+    epsilon_rdp: float | None
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a run spent, and under which assumptions."""
+
+    unit: str
+    relation: str
+    private: bool
+    released: str
+    trusted: str
+    randomness: str
+    sampling_executed: str
+    sampling_priced: list[str]
+    clip: float | None
+    noise_multiplier: float | None
+    noise_place: str
+    denominator: float
+    rounds_planned: int
+    rounds_charged: int
+    budget: dict[str, float] | None
+    prices: list[Price]
+    not_covered: list[str]
+    configuration_sha256: str
+    ledger_seal: str
+    versions: dict[str, str]
+
+    @property
+    def epsilon(self) -> float:
+        """The certified epsilon at the run's own delta."""
+        found = self.prices[0].epsilon_pld
+        return math.inf if found is None else found
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; infinity is null."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return _text(self)
+
+
+def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) -> Certificate:
+    """The certificate of a run from its description, the description's hash, and its ledger."""
+    unit = description["method"]["unit"]
+    events = [entry.event for entry in ledger.entries if entry.unit == unit]
+    private = bool(events) and all(protects(event) for event in events)
+    deltas = sorted({description["delta"] or STRICT_DELTA, STRICT_DELTA}, reverse=True)
+    loss = PrivacyLoss()
+    for event, count in Counter(events).items():
+        loss.add(event, count)
+    noise = description["method"]["mechanism"]["noise_multiplier"]
+    return Certificate(
+        unit=unit,
+        relation=f"{common_relation(events)} {unit}, with all its data",
+        private=private,
+        released="the noisy sum of the clients' updates in every round, and with it every model computed from these sums"
+        if private
+        else "the exact sum of the clients' updates in every round",
+        trusted=description["trust"],
+        randomness=description["randomness"],
+        sampling_executed=description["cohort"]["executed"],
+        sampling_priced=[_priced_as(event, count) for event, count in Counter(events).items()],
+        clip=_finite(description["bound_l2"]),
+        noise_multiplier=noise,
+        noise_place=description["method"]["mechanism"]["place"],
+        denominator=description["denominator"],
+        rounds_planned=description["rounds"],
+        rounds_charged=len({entry.round for entry in ledger.entries}),
+        budget=asdict(ledger.budgets[unit]) if unit in ledger.budgets else None,
+        prices=[Price(d, _finite(loss.epsilon(d, "pld")), _finite(loss.epsilon(d, "rdp"))) for d in deltas],
+        not_covered=_not_covered(description, deltas[0], private),
+        configuration_sha256=configuration,
+        ledger_seal=ledger.seal,
+        versions=_versions(),
+    )
+
+
+def _priced_as(event: Event, count: int) -> str:
+    times = f"{count} x "
+    if isinstance(event, PoissonGaussian):
+        return f"{times}Poisson cohorts, rate {event.rate:g}, noise multiplier {event.noise_multiplier:.6g}"
+    if isinstance(event, FixedSizeGaussian):
+        return (
+            f"{times}uniform cohorts of exactly {event.size} of {event.population}, noise multiplier "
+            f"{event.noise_multiplier:.6g}, the sum moving by twice the clip"
+        )
+    if isinstance(event, Gaussian):
+        return f"{times}everyone, noise multiplier {event.noise_multiplier:.6g}, no amplification"
+    return f"{times}{'without noise: no guarantee' if isinstance(event, NonPrivate) else event}"
+
+
+def _not_covered(description: Mapping[str, Any], delta: float, private: bool) -> list[str]:
+    if not private:
+        return ["everything: this run has no privacy guarantee"]
+    clients = description["task"]["clients"]
+    gaps = [
+        "hyper-parameter search: choosing clip, learning rate, rounds or model by looking at results on these "
+        "clients' data is a release that was not charged",
+        "the files beside this certificate: metrics.jsonl (accuracies, losses, cohort sizes, rejected updates) and the "
+        "data's fingerprint in description.json are exact, so keep them inside",
+        f"the number of clients ({clients}) and the fact of being registered are treated as public constants",
+        "floating-point arithmetic: the proof is for real numbers, the noise is drawn with finite precision",
+    ]
+    if description["randomness"] != "secure":
+        gaps.append(
+            "simulation: cohorts and noise follow from a seed, and whoever knows the seed can remove the noise; for "
+            "a real release use randomness = \"secure\""
+        )
+    if delta * clients >= 1:
+        gaps.append(
+            f"delta {delta:g} is not below 1/{clients}: a mechanism that publishes one random client's data "
+            "whole would satisfy it"
+        )
+    return gaps
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("cloister", "torch", "dp-accounting", "numpy", "scipy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _finite(value: float | str) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def round_up(epsilon: float | None, digits: int = 3) -> str:
+    """An epsilon for people: rounded upwards, because a smaller number would claim too much.
+
+    >>> round_up(1.99941), round_up(2.0000001), round_up(None)
+    ('2.000', '2.001', 'infinity')
+    """
+    if epsilon is None or math.isinf(epsilon):
+        return "infinity"
+    return f"{math.ceil(epsilon * 10**digits - 1e-9) / 10**digits:.{digits}f}"
+
+
+def _text(c: Certificate) -> str:
+    rows = [
+        ("protected unit", f"one {c.unit}"),
+        ("neighbours", c.relation),
+        ("released", c.released),
+        ("must be trusted", c.trusted),
+        ("randomness", c.randomness),
+        ("cohorts executed", c.sampling_executed),
+        *(("cohorts priced", line) for line in c.sampling_priced or ["nothing was charged"]),
+        ("clip", "none" if c.clip is None else f"{c.clip:g} (L2 norm of the whole update)"),
+        ("noise", f"multiplier {c.noise_multiplier:.6g}, {c.noise_place}" if c.noise_multiplier else "none"),
+        ("denominator", f"{c.denominator:g}, constant"),
+        ("rounds", f"{c.rounds_charged} charged of {c.rounds_planned} planned"),
+        ("budget", f"epsilon {c.budget['epsilon']:g} at delta {c.budget['delta']:g}" if c.budget else "none"),
+        *(
+            (
+                f"epsilon at {price.delta:g}",
+                f"{round_up(price.epsilon_pld)} (PLD)   {round_up(price.epsilon_rdp)} (RDP)",
+            )
+            for price in c.prices
+        ),
+        *(("not covered", gap) for gap in c.not_covered),
+        ("configuration", c.configuration_sha256),
+        ("ledger", c.ledger_seal),
+        ("versions", ", ".join(f"{name} {number}" for name, number in c.versions.items())),
+    ]
+    return "\n".join(["PRIVACY CERTIFICATE", *(f"  {name + ':':<19} {value}" for name, value in rows)])

@@ -1,0 +1,132 @@
+"""What was released, in words that can be written down and priced later.
+
+An event says how much noise covered one unit's contribution and how the cohort was drawn. It says nothing
+about epsilon: that is the accountant's business (`accounting.py`), and may be computed again, by anybody,
+from the ledger alone.
+
+`noise_multiplier` is everywhere the standard deviation of the noise divided by the bound on ONE unit's
+contribution to the released sum. Where the neighbouring relation replaces a unit, the sum can move by twice
+that bound; the accountant knows, the event does not change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from cloister.errors import CannotPrice, CloisterError, expect_count, expect_not_negative, expect_probability
+
+
+class Relation(StrEnum):
+    """Which pairs of populations must be hard to tell apart."""
+
+    ADD_REMOVE = "add or remove one"
+    REPLACE = "replace one"
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A sum over every unit, plus Gaussian noise. Multiplier zero means no protection at all."""
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        expect_not_negative("noise multiplier", self.noise_multiplier, "give the noise's scale, or calibrate it")
+
+
+@dataclass(frozen=True)
+class PoissonGaussian:
+    """The same over a secret cohort that each unit joins independently with probability `rate`."""
+
+    noise_multiplier: float
+    rate: float
+
+    def __post_init__(self) -> None:
+        Gaussian(self.noise_multiplier)
+        expect_probability("rate", self.rate, "the probability with which a unit joins a round")
+
+
+@dataclass(frozen=True)
+class FixedSizeGaussian:
+    """The same over a secret cohort of exactly `size` units out of `population`, all subsets equally likely."""
+
+    noise_multiplier: float
+    size: int
+    population: int
+
+    def __post_init__(self) -> None:
+        Gaussian(self.noise_multiplier)
+        expect_count("cohort size", self.size, "a fixed cohort has at least one member")
+        expect_count("population", self.population, "it cannot be smaller than the cohort", least=self.size)
+
+
+@dataclass(frozen=True)
+class NonPrivate:
+    """A release without any protection: epsilon is infinite."""
+
+
+@dataclass(frozen=True)
+class Unpriced:
+    """A release whose privacy nobody has proven; a ledger refuses it."""
+
+    reason: str
+
+
+Event = Gaussian | PoissonGaussian | FixedSizeGaussian | NonPrivate | Unpriced
+
+_KINDS: dict[str, type] = {
+    "gaussian": Gaussian,
+    "poisson_gaussian": PoissonGaussian,
+    "fixed_size_gaussian": FixedSizeGaussian,
+    "non_private": NonPrivate,
+    "unpriced": Unpriced,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def relation_of(event: Event) -> Relation | None:
+    """The relation under which an event is priced, or None where it says nothing about one."""
+    if isinstance(event, FixedSizeGaussian):
+        return Relation.REPLACE
+    if isinstance(event, (Gaussian, PoissonGaussian)):
+        return Relation.ADD_REMOVE
+    return None
+
+
+def common_relation(events: list[Event]) -> Relation:
+    """The one relation that all events of a ledger share; refused where there is none."""
+    relations = {relation for relation in map(relation_of, events) if relation is not None}
+    if len(relations) > 1:
+        raise CannotPrice(
+            "Expected one way of drawing cohorts in a ledger, found Poisson (add or remove one) beside fixed "
+            "size (replace one): their epsilons speak of different neighbours, so use one of them throughout."
+        )
+    return relations.pop() if relations else Relation.ADD_REMOVE
+
+
+def protects(event: Event) -> bool:
+    """Whether the event hides anything: noise of a positive scale, drawn in a way that has a price."""
+    return not isinstance(event, (NonPrivate, Unpriced)) and event.noise_multiplier > 0
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """The event as a flat JSON object.
+
+    >>> to_json(PoissonGaussian(1.5, 0.1))
+    {'kind': 'poisson_gaussian', 'noise_multiplier': 1.5, 'rate': 0.1}
+    """
+    return {"kind": _NAMES[type(event)], **asdict(event)}
+
+
+def from_json(fields: dict[str, Any]) -> Event:
+    """The inverse of `to_json`."""
+    rest = dict(fields)
+    kind = _KINDS.get(rest.pop("kind", None))
+    if kind is None:
+        raise CloisterError(
+            f"Expected an event of kind {', '.join(_KINDS)}, found {fields!r}: "
+            "the ledger was written by something else or by a newer version."
+        )
+    event: Event = kind(**rest)
+    return event

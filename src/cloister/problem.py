@@ -1,0 +1,142 @@
+"""A torch module and a loss as one pure function of a flat vector, after checking that this is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.overrides import TorchFunctionMode
+
+from cloister.errors import CloisterError
+from cloister.joints import Batch, Problem
+from cloister.params import Layout
+from cloister.streams import fold, uniform
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs [b, ...], labels [b, ...]) -> losses, one or more per sample, batch first."""
+
+
+def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The loss of a classifier, per sample."""
+    return F.cross_entropy(outputs, labels, reduction="none")
+
+
+def problem_of(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes: int | None) -> Problem:
+    """The minimisation problem of a module; `inputs` and `labels` are a few samples to try it on."""
+    layout = Layout.of(module)
+    _refuse_batch_norm(module)
+    draws = _try(module, loss, inputs, labels, classes)
+
+    def mean_loss(w: Tensor, batch: Batch) -> Tensor:
+        with KeyedDropout(batch.key) if draws else nullcontext():
+            outputs = torch.func.functional_call(module, layout.views(w), (batch.inputs,))
+        losses = loss(outputs, batch.labels)
+        losses = losses.flatten(1).mean(1) if losses.dim() > 1 else losses
+        return torch.where(batch.mask, losses, 0.0).sum() / batch.count
+
+    return Problem(layout, mean_loss, torch.func.grad)
+
+
+class KeyedDropout(TorchFunctionMode):
+    """Dropout whose masks follow from a key, so that clients differ and engines agree.
+
+    Covers `nn.Dropout` and its 1d, 2d and 3d forms, as modules and as functions. The n-th call under one key
+    uses the key's n-th position; a sample's mask does not depend on how many samples follow it.
+    """
+
+    def __init__(self, key: Tensor) -> None:
+        super().__init__()
+        self.key = key
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func not in _DROPOUT:
+            return func(*args, **kwargs)
+        return self._drop(_DROPOUT[func], *args, **kwargs)
+
+    def _drop(self, whole: bool, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        if not training or p == 0:
+            return input
+        self.calls += 1
+        shape = input.shape[:2] + (1,) * (input.dim() - 2) if whole else input.shape
+        keep = uniform(fold(self.key, self.calls), shape) >= p
+        return torch.where(keep, input / (1 - p) if p < 1 else input, torch.zeros_like(input))
+
+
+# Each function, and whether it drops whole channels.
+_DROPOUT = {F.dropout: False, F.dropout1d: True, F.dropout2d: True, F.dropout3d: True}
+
+
+def _refuse_batch_norm(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        if isinstance(part, _NormBase) and ("BatchNorm" in type(part).__name__ or part.track_running_stats):
+            raise CloisterError(
+                f"Expected a model without {type(part).__name__} (found at {name or 'the top'!r}): it mixes samples and "
+                "its running statistics would leave the client unclipped, so convert the model with "
+                "cloister.models.group_norm(model)."
+            )
+
+
+def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes: int | None) -> bool:
+    """Run the module twice on a few samples; refuse what does not fit; say whether it uses dropout."""
+    key = torch.zeros((), dtype=torch.int64, device=inputs.device)
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), _training(module):
+        first, again = KeyedDropout(key), KeyedDropout(key)
+        try:
+            with first:
+                outputs = module(inputs)
+            with again:
+                repeated = module(inputs)
+            losses = loss(outputs, labels)
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise CloisterError(
+                f"Expected a model that takes inputs of shape {tuple(inputs.shape)} and a loss that takes its "
+                f"outputs, found that it fails ({reason}): make the model fit the data."
+            ) from error
+    changed = [n for n, b in module.named_buffers() if n not in before or not torch.equal(b, before[n])]
+    for name, buffer in module.named_buffers():
+        if name in before:
+            buffer.copy_(before[name])
+    if changed:
+        raise CloisterError(
+            f"Expected a model whose buffers stay constant in training, found that {changed[0]!r} changes: such a "
+            "buffer would leave the client unclipped, so make it a parameter or keep it fixed."
+        )
+    if not torch.equal(outputs, repeated):
+        raise CloisterError(
+            "Expected the model's randomness to come from dropout layers alone, found other random draws in its "
+            "forward pass: use torch.nn.Dropout or torch.nn.functional.dropout."
+        )
+    _check_outputs(outputs, losses, len(inputs), classes)
+    return first.calls > 0
+
+
+def _check_outputs(outputs: Tensor, losses: Tensor, samples: int, classes: int | None) -> None:
+    if classes is not None and (outputs.dim() < 2 or outputs.shape[1] < classes):
+        raise CloisterError(
+            f"Expected a model with at least {classes} outputs per sample, one for each class, found outputs of "
+            f"shape {tuple(outputs.shape)} for {samples} samples: widen the model's last layer."
+        )
+    if losses.dim() == 0 or len(losses) != samples:
+        raise CloisterError(
+            f"Expected one loss per sample ({samples}), found losses of shape {tuple(losses.shape)}: use "
+            "reduction='none' and a model whose outputs have the batch first."
+        )
+
+
+@contextmanager
+def _training(module: nn.Module) -> Iterator[None]:
+    was = module.training
+    module.train()
+    try:
+        yield
+    finally:
+        module.train(was)

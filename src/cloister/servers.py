@@ -1,0 +1,50 @@
+"""Server optimisers: from the mean update to the next global model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cloister.errors import expect, expect_positive
+from cloister.joints import ServerOptimiser, State
+
+
+def sgd(lr: float = 1.0, momentum: float = 0.0) -> ServerOptimiser:
+    """v <- momentum * v + mean; w <- w + lr * v."""
+    expect_positive("server_lr", lr, "1.0 takes the mean update as it is")
+    expect(0 <= momentum < 1, "0 <= server_momentum < 1", momentum, "0 switches it off")
+
+    def init(w: Tensor) -> State:
+        return {"velocity": torch.zeros_like(w)} if momentum else {}
+
+    def update(w: Tensor, mean: Tensor, state: State) -> tuple[Tensor, State]:
+        if not momentum:
+            return w + lr * mean, state
+        velocity = momentum * state["velocity"] + mean
+        return w + lr * velocity, {"velocity": velocity}
+
+    return ServerOptimiser("sgd", {"lr": lr, "momentum": momentum}, init, update)
+
+
+def adam(lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, kappa: float = 1e-3) -> ServerOptimiser:
+    """The server of Fed-SPA (Hu, Guo, Li & Gong, IJCAI 2021).
+
+    u <- beta1 u + (1 - beta1) mean;  v <- beta2 v + (1 - beta2) u^2;  w <- w + lr u / (sqrt(v) + kappa).
+    Unlike Adam (Kingma & Ba 2015) it squares the smoothed update, corrects no bias, and starts from
+    v = kappa^2.
+    """
+    expect_positive("server_lr", lr, "0.01 is usual")
+    expect_positive("kappa", kappa, "1e-3 is usual; it bounds the step where v is small")
+    for name, beta in (("beta1", beta1), ("beta2", beta2)):
+        expect(0 <= beta < 1, f"0 <= {name} < 1", beta, "0.9 and 0.99 are usual")
+
+    def init(w: Tensor) -> State:
+        return {"u": torch.zeros_like(w), "v": torch.full_like(w, kappa * kappa)}
+
+    def update(w: Tensor, mean: Tensor, state: State) -> tuple[Tensor, State]:
+        u = beta1 * state["u"] + (1 - beta1) * mean
+        v = beta2 * state["v"] + (1 - beta2) * u * u
+        return w + lr * u / (v.sqrt() + kappa), {"u": u, "v": v}
+
+    settings = {"lr": lr, "beta1": beta1, "beta2": beta2, "kappa": kappa}
+    return ServerOptimiser("adam", settings, init, update)

@@ -1,0 +1,100 @@
+"""Random streams: every draw is a function of (run seed, purpose, round, client), or comes from the system.
+
+Because no draw depends on the order in which others are made, the loop, vectorised, chunked and resumed runs
+agree. Two kinds of source:
+
+* seeded: reproducible, for simulation. Whoever knows the seed can subtract the noise.
+* secure: the operating system's generator, for the draws that protect somebody (who takes part, and the
+  noise). What protects nobody (initialisation, batches, dropout) stays seeded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The random streams of one run."""
+
+    seed: int
+    secure: bool = False
+
+    def key(self, purpose: str, *position: int) -> int:
+        """A 64-bit key (signed) for a purpose and a place in the run."""
+        text = "/".join([str(self.seed), purpose, *map(str, position)])
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big", signed=True)
+
+    def generator(self, purpose: str, *position: int, device: torch.device | str = "cpu") -> torch.Generator:
+        """A seeded torch generator for a purpose and a place in the run. Never protects anybody."""
+        return torch.Generator(device).manual_seed(self.key(purpose, *position) & (2**63 - 1))
+
+    def protective_uniform(self, count: int, purpose: str, *position: int) -> Tensor:
+        """`count` uniform float64 draws from [0, 1) with 53 random bits each."""
+        if self.secure:
+            return torch.from_numpy(_system_bits(count) * 2.0**-53)
+        return torch.rand(count, generator=self.generator(purpose, *position), dtype=torch.float64)
+
+    def protective_normal(self, like: Tensor, purpose: str, *position: int) -> Tensor:
+        """Standard normal draws in the shape, type and place of `like`."""
+        if self.secure:
+            return torch.from_numpy(_system_normal(like.numel())).view(like.shape).to(like)
+        generator = self.generator(purpose, *position, device=like.device)
+        return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+
+
+def mix(x: Tensor) -> Tensor:
+    """Scramble 64-bit integers (the finaliser of SplitMix64; Steele, Lea & Flood 2014), elementwise.
+
+    Pure integer arithmetic on tensors, so it gives the same bits on every device, under `vmap` and in a
+    compiled graph. Not a cryptographic generator: only for draws that protect nobody.
+    """
+    x = (x ^ _shift_right(x, 30)) * -4658895280553007687
+    x = (x ^ _shift_right(x, 27)) * -7723592293110705685
+    return x ^ _shift_right(x, 31)
+
+
+def fold(key: Tensor, position: Tensor | int) -> Tensor:
+    """A new key for a position under a key; broadcasts.
+
+    >>> keys = fold(torch.tensor(1), torch.arange(1000))
+    >>> len(set(keys.tolist()))
+    1000
+    """
+    if isinstance(position, int):
+        position = torch.tensor(position, device=key.device)
+    return mix(key + (position + 1) * _GOLDEN)
+
+
+def uniform(key: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
+    """Uniform float32 draws from [0, 1) under one key."""
+    count = math.prod(shape)
+    bits = fold(key, torch.arange(count, device=key.device))
+    return (_shift_right(bits, 40).to(torch.float32) * 2.0**-24).view(shape)
+
+
+def _shift_right(x: Tensor, bits: int) -> Tensor:
+    """The logical shift, which torch does not have for signed integers."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _system_bits(count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    return np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(11)
+
+
+def _system_normal(count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Box-Muller over the system's bits; both uniforms have 53 bits, the radius never takes log(0)."""
+    half = (count + 1) // 2
+    radius = np.sqrt(-2 * np.log((_system_bits(half) + np.uint64(1)) * 2.0**-53))
+    angle = 2 * np.pi * (_system_bits(half) * 2.0**-53)
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
