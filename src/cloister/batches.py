@@ -42,7 +42,7 @@ class Plan(NamedTuple):
     `ragged` says that some client has fewer steps than others, so that steps without a real sample occur.
     """
 
-    index: Tensor
+    samples: Tensor
     mask: Tensor
     ragged: bool
 

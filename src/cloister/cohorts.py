@@ -6,6 +6,8 @@ The denominator is a constant of the run, never the cohort's actual size, which 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -60,3 +62,6 @@ def everyone() -> Cohort:
         event=lambda noise, _: Gaussian(noise),
         executed="every client joins every round",
     )
+
+
+CATALOGUE: dict[str, Callable[..., Cohort]] = {"poisson": poisson, "fixed": fixed, "everyone": everyone}

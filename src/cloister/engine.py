@@ -39,7 +39,7 @@ class Loop:
 
     def total(self, client_round: ClientRound, work_of: WorkOf, cohort: Tensor) -> tuple[Tensor, int]:
         total, rejected = None, 0
-        for clients in cohort.split(self.chunk):
+        for clients in torch.split(cohort, self.chunk):
             stacked, _ = work_of(clients)
             for one in zip(*stacked, strict=True):
                 message, finite = client_round(_trimmed(Work(*one)), ragged=False, grad=_autograd)
@@ -53,7 +53,11 @@ def _trimmed(work: Work) -> Work:
     """One client's work without the padding that made it as large as the others'."""
     steps, width = int(work.mask.any(1).sum()), int(work.mask.any(0).sum())
     return Work(
-        work.index[:steps, :width], work.mask[:steps, :width], work.count[:steps], work.key[:steps], work.share
+        work.samples[:steps, :width],
+        work.mask[:steps, :width],
+        work.real[:steps],
+        work.key[:steps],
+        work.share,
     )
 
 
@@ -77,7 +81,7 @@ class Vectorised:
 
     def total(self, client_round: ClientRound, work_of: WorkOf, cohort: Tensor) -> tuple[Tensor, int]:
         total, rejected = None, 0
-        for clients in cohort.split(self.chunk):
+        for clients in torch.split(cohort, self.chunk):
             work, ragged = work_of(clients)
             messages, finite = torch.func.vmap(partial(client_round, ragged=ragged, grad=torch.func.grad))(work)
             part = messages.sum(0)

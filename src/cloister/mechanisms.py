@@ -13,9 +13,7 @@ from cloister.joints import Bound, Mechanism
 from cloister.streams import Streams
 
 
-def gaussian(
-    noise_multiplier: float | None = None, place: Literal["central", "distributed"] = "central"
-) -> Mechanism:
+def gaussian(noise_multiplier: float | None = None, place: Literal["central", "distributed"] = "central") -> Mechanism:
     """Gaussian noise of standard deviation z * S on the sum, where S bounds one client's contribution.
 
     Central: the server adds it once. Distributed: each of the k members of the cohort adds N(0, z^2 S^2 / k),

@@ -50,11 +50,8 @@ class Layout:
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """A vector [d] as named tensors; the inverse of `flatten`."""
-        pieces = vector.split([shape.numel() for shape in self.shapes])
-        return {
-            name: piece.view(shape)
-            for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)
-        }
+        pieces = torch.split(vector, [shape.numel() for shape in self.shapes])
+        return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
 
     def load(self, module: nn.Module, vector: Tensor) -> nn.Module:
         """Write the vector into the module's parameters."""

@@ -77,8 +77,8 @@ def _refuse_batch_norm(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if isinstance(part, _NormBase) and ("BatchNorm" in type(part).__name__ or part.track_running_stats):
             raise CloisterError(
-                f"Expected a model without {type(part).__name__} (found at {name or 'the top'!r}): it mixes samples and "
-                "its running statistics would leave the client unclipped, so convert the model with "
+                f"Expected a model without {type(part).__name__} (found at {name or 'the top'!r}): it mixes samples "
+                "and its running statistics would leave the client unclipped, so convert the model with "
                 "cloister.models.group_norm(model)."
             )
 

@@ -36,9 +36,9 @@ from cloister.streams import Streams, fold
 class Work(NamedTuple):
     """What k clients need for one round, stacked. Without its first dimension it is one client's work."""
 
-    index: Tensor  # [k, steps, batch]: their samples
+    samples: Tensor  # [k, steps, batch]: which rows of the population
     mask: Tensor  # [k, steps, batch]: which of these are real
-    count: Tensor  # [k, steps]: how many are real, or 1 where none is
+    real: Tensor  # [k, steps]: how many are real, or 1 where none is
     key: Tensor  # [k, steps]: for what is random in the model
     share: Tensor  # [k, d] when noise is distributed, otherwise [k, 0]
 
@@ -88,8 +88,8 @@ class Federation:
         )
         if noise and not self.bound.l2 < float("inf"):
             raise CloisterError(
-                f"Expected a bounded update for the {self.method.mechanism.name} mechanism, found none: without a bound "
-                "no noise suffices, so add transforms.clip_l2(clip) to the method with a finite clip."
+                f"Expected a bounded update for the {self.method.mechanism.name} mechanism, found none: without a "
+                "bound no noise suffices, so add transforms.clip_l2(clip) to the method with a finite clip."
             )
 
     @property
@@ -149,11 +149,11 @@ def client_round(
     """What one client does: train, encode, add its share of the noise. A simulator maps this over a cohort."""
 
     def batch(step: int) -> Batch:
-        index = work.index[step]
-        inputs, labels = fed.population.inputs[index], fed.population.labels[index]
-        return Batch(inputs, labels, work.mask[step], work.count[step], work.key[step])
+        rows = work.samples[step]
+        inputs, labels = fed.population.inputs[rows], fed.population.labels[rows]
+        return Batch(inputs, labels, work.mask[step], work.real[step], work.key[step])
 
-    client = Client(work.index.shape[0], batch, ragged)
+    client = Client(work.samples.shape[0], batch, ragged)
     update = fed.method.local.run(replace(fed.problem, grad=grad), w, client, round)
     finite = torch.isfinite(update).all()
     message = fed.method.transform.encode(torch.where(finite, update, torch.zeros_like(update)))
@@ -172,7 +172,7 @@ def _work_of(fed: Federation, w: Tensor, round: int, cohort_size: int) -> WorkOf
     def work_of(clients: Tensor) -> tuple[Work, bool]:
         there = clients.to(device)
         batches = plan(fed.population, fed.method.local.batching, there, fold(batch_key, there))
-        step = torch.arange(batches.index.shape[1], device=device)
+        step = torch.arange(batches.samples.shape[1], device=device)
         keys = fold(fold(model_key, there)[:, None], step)
         share = torch.empty(len(clients), 0, dtype=w.dtype, device=device)
         if mechanism.place == "distributed":
@@ -180,7 +180,7 @@ def _work_of(fed: Federation, w: Tensor, round: int, cohort_size: int) -> WorkOf
             share = torch.stack(
                 [mechanism.share(streams, w, fed.bound, round, member, cohort_size) for member in members]
             )
-        count = batches.mask.sum(2).clamp(min=1)
-        return Work(batches.index, batches.mask, count, keys, share), batches.ragged
+        real = batches.mask.sum(2).clamp(min=1)
+        return Work(batches.samples, batches.mask, real, keys, share), batches.ragged
 
     return work_of

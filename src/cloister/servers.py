@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -48,3 +50,6 @@ def adam(lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, kappa: float
 
     settings = {"lr": lr, "beta1": beta1, "beta2": beta2, "kappa": kappa}
     return ServerOptimiser("adam", settings, init, update)
+
+
+CATALOGUE: dict[str, Callable[..., ServerOptimiser]] = {"sgd": sgd, "adam": adam}

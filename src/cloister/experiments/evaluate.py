@@ -30,7 +30,7 @@ def scorer(module: nn.Module, layout: Layout, task: Task, like: Tensor, batch: i
     @torch.no_grad()
     def score(w: Tensor) -> Score:
         loss, right, count = 0.0, 0, 0
-        for some, truth in zip(inputs.split(batch), labels.split(batch), strict=True):
+        for some, truth in zip(torch.split(inputs, batch), torch.split(labels, batch), strict=True):
             outputs = torch.func.functional_call(still, layout.views(w), (some,))
             losses = task.loss(outputs, truth)
             loss += float(losses.sum())

@@ -1,12 +1,12 @@
 """A run on disk. Every file is either append-only or replaced in one atomic step.
 
-    description.json        what is executed (its hash is the run's identity), and which engine was chosen
-    config.toml             the keys from which the command line can build the run again
-    ledger.jsonl            what was released, charged before it was computed
-    checkpoint.safetensors  the newest model and server state, with the ledger's seal at that time
-    metrics.jsonl           a line per round
-    model.safetensors       the final model, by parameter name
-    certificate.json, .txt  what was spent
+description.json        what is executed (its hash is the run's identity), and which engine was chosen
+config.toml             the keys from which the command line can build the run again
+ledger.jsonl            what was released, charged before it was computed
+checkpoint.safetensors  the newest model and server state, with the ledger's seal at that time
+metrics.jsonl           a line per round
+model.safetensors       the final model, by parameter name
+certificate.json, .txt  what was spent
 """
 
 from __future__ import annotations

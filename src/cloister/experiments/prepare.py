@@ -126,8 +126,8 @@ def _with_noise(
     if mechanism.place == "nowhere" or mechanism.noise_multiplier == 0:
         if budget is not None:
             raise CloisterError(
-                f"Expected a private method for epsilon {epsilon:g}, found {method.name} without noise: choose dp_fedavg, or "
-                "leave epsilon out."
+                f"Expected a private method for epsilon {epsilon:g}, found {method.name} without noise: choose "
+                "dp_fedavg, or leave epsilon out."
             )
         return method, None
     if mechanism.noise_multiplier is None:

@@ -38,7 +38,7 @@ class Progress:
         """One round is done; `line` is its line of metrics."""
         if self._bar is None:
             return
-        fields = {"epsilon": round_up(line["epsilon"], 2)}
+        fields: dict[str, Any] = {"epsilon": round_up(line["epsilon"], 2)}
         if line.get("accuracy") is not None:
             fields["accuracy"] = f"{line['accuracy']:.3f}"
         self._bar.update(self._task, completed=line["round"], **fields)
@@ -46,17 +46,19 @@ class Progress:
 
 def _bar() -> RichProgress:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
+    from rich.table import Column
 
+    one_line = Column(no_wrap=True)
     return RichProgress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("round"),
-        MofNCompleteColumn(),
-        TextColumn("accuracy {task.fields[accuracy]}  epsilon {task.fields[epsilon]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        TextColumn("{task.description}", table_column=one_line),
+        BarColumn(bar_width=None, table_column=Column(ratio=1)),
+        TextColumn(
+            "round {task.completed}/{task.total}  accuracy {task.fields[accuracy]}  epsilon {task.fields[epsilon]} ",
+            table_column=one_line,
+        ),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True, table_column=one_line),
         console=Console(stderr=True),
+        expand=True,
     )

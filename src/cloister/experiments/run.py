@@ -112,7 +112,7 @@ def run(
         ready.description["performance"] = old.description()["performance"]
         mapper = engines.restore(ready.description["performance"])
     training = _Training(ready, mapper, path, old, config, evaluate_every, checkpoint_every)
-    with Progress(progress, rounds, f"{method.name} on {task.name}", done=training.at.round) as bar:
+    with Progress(progress, rounds, method.name, done=training.at.round) as bar:
         return training.train(bar)
 
 

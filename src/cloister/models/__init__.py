@@ -21,9 +21,7 @@ def logistic(shape: Shape, classes: int) -> nn.Module:
 def mlp(shape: Shape, classes: int, hidden: int = 32) -> nn.Module:
     """One hidden layer with ReLU."""
     expect_count("hidden", hidden, "the width of the hidden layer")
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes)
-    )
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
 def cnn(shape: Shape, classes: int, width: int = 8) -> nn.Module:

@@ -91,7 +91,7 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
         unit=unit,
         relation=f"{common_relation(events)} {unit}, with all its data",
         private=private,
-        released="the noisy sum of the clients' updates in every round, and with it every model computed from these sums"
+        released="the noisy sum of the clients' updates in every round, and so every model computed from these sums"
         if private
         else "the exact sum of the clients' updates in every round",
         trusted=description["trust"],
@@ -136,13 +136,13 @@ def _not_covered(description: Mapping[str, Any], delta: float, private: bool) ->
         "clients' data is a release that was not charged",
         "the files beside this certificate: metrics.jsonl (accuracies, losses, cohort sizes, rejected updates) and the "
         "data's fingerprint in description.json are exact, so keep them inside",
-        f"the number of clients ({clients}) and the fact of being registered are treated as public constants",
+        f"the number of clients: {clients} was declared when the run began and sets the constant denominator",
         "floating-point arithmetic: the proof is for real numbers, the noise is drawn with finite precision",
     ]
     if description["randomness"] != "secure":
         gaps.append(
             "simulation: cohorts and noise follow from a seed, and whoever knows the seed can remove the noise; for "
-            "a real release use randomness = \"secure\""
+            'a real release use randomness = "secure"'
         )
     if delta * clients >= 1:
         gaps.append(

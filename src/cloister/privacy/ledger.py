@@ -77,9 +77,7 @@ class Ledger:
             if path.exists():
                 raise CloisterError(f"Expected no ledger at {path}, found one: choose another folder or resume it.")
             ledger._descriptor = _open_locked(path, os.O_CREAT | os.O_EXCL)
-        ledger._append(
-            {"format": _FORMAT, "subject": subject, "budgets": {u: asdict(b) for u, b in budgets.items()}}
-        )
+        ledger._append({"format": _FORMAT, "subject": subject, "budgets": {u: asdict(b) for u, b in budgets.items()}})
         return ledger
 
     @classmethod
@@ -97,9 +95,7 @@ class Ledger:
         ledger = cls(path, header["subject"], {u: Budget(**b) for u, b in header["budgets"].items()})
         ledger.seals, ledger._descriptor = seals, descriptor
         for content in contents[1:]:
-            ledger._remember(
-                Entry(content["unit"], content["round"], content["what"], from_json(content["event"]))
-            )
+            ledger._remember(Entry(content["unit"], content["round"], content["what"], from_json(content["event"])))
         if descriptor is not None and torn:
             os.ftruncate(descriptor, len(whole) + 1)
             os.fsync(descriptor)

@@ -1,0 +1,254 @@
+"""The command line: thin. It reads words, calls the library, and prints what comes back."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from cloister.errors import CloisterError
+
+app = typer.Typer(
+    name="cloister",
+    help="Differentially private federated learning: train, plan, resume, and show what was spent.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+class _RunCommand(TyperCommand):
+    """`cloister run`, whose help lists every key; the list is made only when somebody asks for it."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        import inspect
+
+        from cloister.experiments.config import MEANINGS, PARTS, all_keys
+
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for key in all_keys():
+            if key.owner == "choice":
+                default = f"  [{' | '.join(PARTS[key.name].catalogue)}; default {key.default}]"
+            elif key.default is inspect.Parameter.empty:
+                default = "  [required]"
+            else:
+                default = "" if key.default is None else f"  [default {key.default}]"
+            groups.setdefault(key.owner, []).append((key.name, MEANINGS[key.name] + default))
+        for owner, rows in groups.items():
+            with formatter.section(f"Keys of {owner}" if owner != "choice" else "Choices"):
+                formatter.write_dl(rows)
+
+
+@app.command(
+    cls=_RunCommand,
+    options_metavar="[FILE.toml] [KEY=VALUE ...] [OPTIONS]",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def run(
+    ctx: typer.Context,
+    folder: Annotated[Path | None, typer.Option(help="Where to keep the run [default: runs/METHOD-DATA-TIME].")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Train, and certify what it cost.
+
+    A run is described by flat keys in a TOML file; each can be given or overridden on the command line, as
+    KEY=VALUE or as --KEY VALUE.
+    """
+    from cloister.experiments.config import build, load
+
+    file, words = _file_and_words(ctx.args)
+    experiment = build(load(file, words))
+    values = experiment.values
+    path = folder or Path("runs") / f"{values['method']}-{values['data']}-{datetime.now():%Y%m%d-%H%M%S}"
+    _run(experiment.start, path, config=experiment.toml, progress=False if quiet else None)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of the run.")],
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Continue a run that was interrupted; the result is the same as if it had not been."""
+    from cloister.experiments.config import build, load
+    from cloister.experiments.folder import RunFolder
+
+    run_folder = RunFolder.open(folder)
+    if not (folder / "config.toml").is_file():
+        raise CloisterError(
+            f"Expected config.toml in {folder}, found none: the run was started from Python, so continue it there with "
+            "cloister.run(..., folder=..., resume=True)."
+        )
+    if run_folder.finished:
+        _say(f"{folder} has already ended; `cloister show {folder}` tells how.")
+        return
+    _run(build(load(folder / "config.toml")).start, folder, resume=True, progress=False if quiet else None)
+
+
+@app.command()
+def plan(
+    clients: Annotated[int, typer.Option(help="Number of clients of the federation.")],
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")],
+    delta: Annotated[str, typer.Option(help="Probability that the guarantee may fail, such as 1e-5 or 1/3400.")],
+    rate: Annotated[float | None, typer.Option(help="Poisson cohorts: probability of joining a round.")] = None,
+    size: Annotated[int | None, typer.Option(help="Fixed cohorts: clients in every round.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Target; the noise multiplier is computed.")] = None,
+    noise_multiplier: Annotated[float | None, typer.Option(help="Noise; epsilon is computed.")] = None,
+    parameters: Annotated[int, typer.Option(help="Parameters of the model, for the signal-to-noise ratio.")] = 650,
+    picture: Annotated[Path, typer.Option(help="Where to draw epsilon over rounds.")] = Path("plan.png"),
+) -> None:
+    """From a target epsilon to the noise it takes, or from noise to epsilon; before anything is run.
+
+    Without --rate and --size everyone takes part in every round.
+    """
+    from cloister.experiments import plan as planning
+    from cloister.experiments import report
+
+    with _working("pricing"):
+        planned = planning.plan(
+            clients, rounds, _number("delta", delta), rate, size, epsilon, noise_multiplier, parameters
+        )
+    for name, text in report.plan_summary(planned):
+        _say(f"{name + ':':<18} {text}")
+    _say("")
+    _show(report.plan_table(planned))
+    report.plan_picture(planned, picture)
+    _say(f"\npicture: {picture}")
+
+
+@app.command()
+def show(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
+    picture: Annotated[Path | None, typer.Option(help="Draw accuracy and epsilon over rounds.")] = None,
+) -> None:
+    """What a run reached and what it spent, computed afresh from its ledger."""
+    from cloister.experiments import report
+    from cloister.experiments.folder import RunFolder, plain
+
+    folders = {path.name: RunFolder.open(path) for path in runs}
+    certificates = {name: folder.certificate() for name, folder in folders.items()}
+    if as_json:
+        found = [plain(certificate.to_json()) for certificate in certificates.values()]
+        _say(json.dumps(found[0] if len(found) == 1 else found, indent=2))
+    else:
+        _show(report.runs_table(folders))
+        for name, folder in folders.items():
+            if not folder.finished:
+                _say(f"{name} has not ended: continue it with `cloister resume {folder.path}`.")
+        if len(folders) == 1:
+            _say(f"\n{next(iter(certificates.values()))}")
+    if picture is not None:
+        report.runs_picture(folders, picture)
+        _say(f"picture: {picture}", err=True)
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path | None, typer.Option(help="Where to keep the runs [default: runs/demo-TIME].")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
+) -> None:
+    """Train on real handwritten digits of 300 clients: without privacy, at epsilon 8, at epsilon 2."""
+    from cloister.experiments import demo as demonstration
+    from cloister.experiments import report
+
+    path = folder or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
+    folders = dict(demonstration.demo(path, seed))
+    _say("\nTest accuracy, and the most that a client can lose by taking part:\n")
+    _show(report.runs_table(folders))
+    report.runs_picture(folders, path / "demo.png")
+    _say("")
+    for label, run_folder in folders.items():
+        _say(f"{label + ':':<12} {run_folder.path}")
+    _say(f"{'picture:':<12} {path / 'demo.png'}")
+    _say(f"\nWhat was promised, and what was not: cloister show {path / 'epsilon-2'}")
+
+
+@app.callback(invoke_without_command=True)
+def _top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        from cloister import __version__
+
+        _say(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """The entry point: errors of ours are one line and status 2, whatever happens to the rest."""
+    try:
+        app()
+    except CloisterError as error:
+        _say(f"error: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        _say("interrupted; a run in a folder can be continued with `cloister resume`", err=True)
+        sys.exit(130)
+
+
+def _run(start: Any, path: Path, **options: Any) -> None:
+    from cloister.experiments import report
+    from cloister.experiments.folder import RunFolder
+
+    result = start(folder=path, **options)
+    if result.stopped:
+        _say(f"stopped: {result.stopped}")
+    _show(report.runs_table({path.name: RunFolder.open(path)}))
+    _say(f"\n{result.seconds:.1f} s with the {result.engine} engine, kept in {path}\ncertificate: cloister show {path}")
+
+
+def _file_and_words(arguments: list[str]) -> tuple[Path | None, list[str]]:
+    """[FILE] KEY=VALUE --KEY VALUE --KEY=VALUE -> the file, and KEY=VALUE for all the rest."""
+    file, words, rest = None, [], list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("--"):
+            key, equals, value = word[2:].partition("=")
+            if not equals:
+                if not rest:
+                    raise CloisterError(f"Expected a value after {word}, found none: write {word} VALUE.")
+                value = rest.pop(0)
+            words.append(f"{key.replace('-', '_')}={value}")
+        elif "=" in word:
+            words.append(word)
+        elif file is None:
+            file = Path(word)
+        else:
+            raise CloisterError(
+                f"Expected one config file, found {str(file)!r} and {word!r}: give KEY=VALUE for the rest."
+            )
+    return file, words
+
+
+def _number(name: str, text: str) -> float:
+    numerator, slash, denominator = text.partition("/")
+    try:
+        return float(numerator) / float(denominator) if slash else float(text)
+    except (ValueError, ZeroDivisionError):
+        raise CloisterError(
+            f"Expected {name} to be a number such as 1e-5 or 1/3400, found {text!r}: mend it."
+        ) from None
+
+
+def _say(text: str, err: bool = False) -> None:
+    typer.echo(text, err=err)
+
+
+def _show(table: Any) -> None:
+    from rich.console import Console
+
+    Console().print(table)
+
+
+@contextmanager
+def _working(what: str) -> Iterator[None]:
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{what} ..."):
+        yield

@@ -1,0 +1,259 @@
+"""A run as one flat set of keys: from a TOML file, from the command line, and back.
+
+No key is defined here. The keys are the arguments of the functions that build a run: the chosen method, data,
+model, cohort and server (the latter's with `server_` in front), and `cloister.run` itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cloister import cohorts, data, methods, models, servers
+from cloister.errors import CloisterError, nearest
+from cloister.experiments.run import run as run_function
+
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a run that is chosen by name."""
+
+    catalogue: Mapping[str, Callable[..., Any]]
+    default: str
+    prefix: str = ""
+    supplied: tuple[str, ...] = ()
+    """Arguments that do not come from keys but from the other parts."""
+
+
+PARTS = {
+    "method": Part(methods.CATALOGUE, "dp_fedavg", supplied=("server",)),
+    "data": Part(data.CATALOGUE, "digits"),
+    "model": Part(models.CATALOGUE, "logistic", supplied=("shape", "classes")),
+    "cohort": Part(cohorts.CATALOGUE, "poisson"),
+    "server": Part(servers.CATALOGUE, "sgd", prefix="server_"),
+}
+_NOT_KEYS = ("method", "task", "cohort", "model", "folder", "resume", "progress", "config")
+
+MEANINGS = {
+    "method": "what is run",
+    "data": "what is learnt from",
+    "model": "what is trained",
+    "cohort": "who takes part in a round",
+    "server": "how the server uses the mean update",
+    "clip": "L2 norm to which a client's whole update is clipped",
+    "lr": "local learning rate",
+    "batch": "samples in a local mini-batch",
+    "steps": "local steps in a round (or give epochs)",
+    "epochs": "local passes over the data in a round (or give steps)",
+    "momentum": "local momentum",
+    "weight_decay": "local weight decay",
+    "lr_decay": "factor on the local learning rate after every round",
+    "noise_multiplier": "noise as a multiple of the clip; left out, it is calibrated to epsilon",
+    "noise": "who adds the noise: central (the server) or distributed (the clients)",
+    "server_lr": "server learning rate",
+    "server_momentum": "server momentum",
+    "server_beta1": "server smoothing of the update",
+    "server_beta2": "server smoothing of its square",
+    "server_kappa": "server constant in the denominator",
+    "rate": "probability with which a client joins a round",
+    "size": "number of clients in every round",
+    "clients": "number of clients",
+    "test": "fraction of the samples held out for testing",
+    "split_seed": "seed of the split into clients and test set",
+    "hidden": "width of the hidden layer",
+    "width": "channels of the first convolution",
+    "rounds": "number of rounds",
+    "epsilon": "privacy budget; no round is run that would exceed it",
+    "delta": "probability that the guarantee may fail; well below 1/clients",
+    "engine": "auto, loop or vectorised: changes the speed, not the result",
+    "memory": "bytes that a chunk of clients may take",
+    "seed": "seed of everything random in a simulation",
+    "randomness": "seeded (reproducible) or secure (cohorts and noise from the operating system)",
+    "device": "cpu, cuda, cuda:1, ...",
+    "dtype": "float32 or float64",
+    "evaluate_every": "rounds between evaluations",
+    "checkpoint_every": "rounds between checkpoints",
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: whose it is, its type, and its default (`inspect.Parameter.empty` where it must be given)."""
+
+    name: str
+    owner: str
+    kind: Any
+    default: Any
+
+
+def all_keys() -> list[Key]:
+    """Every key of every choice, for help and for hints."""
+    keys = [Key(part, "choice", str, PARTS[part].default) for part in PARTS]
+    for part, spec in PARTS.items():
+        for option in spec.catalogue:
+            keys += _keys_of(part, option)
+    return keys + _run_keys()
+
+
+def load(path: Path | None, overrides: Iterable[str] = ()) -> dict[str, Value]:
+    """The keys of a TOML file, with `key=value` words from the command line on top."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            values = tomllib.loads(path.read_text())
+        except OSError as error:
+            raise CloisterError(
+                f"Expected a readable config file, found {str(path)!r} ({error.strerror}): check the name."
+            ) from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise CloisterError(f"Expected valid TOML in {path}, found an error ({error}): mend that line.") from None
+    return values | dict(_parse(word) for word in overrides)
+
+
+def _parse(word: str) -> tuple[str, Any]:
+    key, equals, text = word.partition("=")
+    if not equals or not key:
+        raise CloisterError(f"Expected key=value, found {word!r}: write, for instance, rounds=20.")
+    try:
+        return key, tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, text
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run, built from keys and ready to start: `start()`."""
+
+    values: dict[str, Value]
+    start: Callable[..., Any]
+
+    @property
+    def toml(self) -> str:
+        """All keys with their values, defaults included, as a config file."""
+        return "".join(f"{key} = {_toml_value(value)}\n" for key, value in self.values.items())
+
+
+def build(values: Mapping[str, Any]) -> Experiment:
+    """Check the keys, fill in the defaults, and build the parts. Nothing is run or written."""
+    chosen = {part: _choice(part, values.get(part, spec.default)) for part, spec in PARTS.items()}
+    keys = [key for part, option in chosen.items() for key in _keys_of(part, option)] + _run_keys()
+    _refuse_unknown(values, {key.name for key in keys}, chosen)
+    settled: dict[str, Any] = dict(chosen)
+    for key in keys:
+        if key.name in values:
+            settled[key.name] = _convert(key, values[key.name])
+        elif key.default is inspect.Parameter.empty:
+            raise CloisterError(
+                f"Expected a value for {key.name} ({MEANINGS[key.name]}), found none: {key.owner} needs it, so add "
+                f"{key.name} = ... to the config or {key.name}=... to the command."
+            )
+        elif key.default is not None:
+            settled[key.name] = key.default
+
+    def arguments(part: str) -> dict[str, Any]:
+        prefix = PARTS[part].prefix
+        names = [key.name for key in _keys_of(part, chosen[part])]
+        return {name.removeprefix(prefix): settled[name] for name in names if name in settled}
+
+    def make(part: str, **supplied: Any) -> Any:
+        return PARTS[part].catalogue[chosen[part]](**arguments(part), **supplied)
+
+    takes_server = "server" in inspect.signature(PARTS["method"].catalogue[chosen["method"]]).parameters
+    method = make("method", **({"server": make("server")} if takes_server else {}))
+    task = make("data")
+    start = partial(
+        run_function,
+        method,
+        task,
+        cohort=make("cohort"),
+        model=partial(make, "model", shape=task.shape, classes=task.classes),
+        **{key.name: settled[key.name] for key in _run_keys() if key.name in settled},
+    )
+    return Experiment(settled, start)
+
+
+def _choice(part: str, option: Any) -> str:
+    known = PARTS[part].catalogue
+    if option not in known:
+        raise CloisterError(
+            f"Expected {part} to be one of {', '.join(known)}, found {option!r}: {nearest(str(option), known)}."
+        )
+    return str(option)
+
+
+def _refuse_unknown(values: Mapping[str, Any], known: set[str], chosen: Mapping[str, str]) -> None:
+    for name in values:
+        if name in known or name in PARTS:
+            continue
+        elsewhere = next((key for key in all_keys() if key.name == name), None)
+        if elsewhere is not None:
+            part = elsewhere.owner.split()[0]
+            raise CloisterError(
+                f"Expected keys of {part} {chosen[part]}, found {name!r}, which belongs to {elsewhere.owner}: remove "
+                f"it, or choose {elsewhere.owner.replace(' ', ' = ')}."
+            )
+        raise CloisterError(f"Expected a known key, found {name!r}: {nearest(name, known | set(PARTS))}.")
+
+
+def _keys_of(part: str, option: str) -> list[Key]:
+    spec = PARTS[part]
+    return _signature(spec.catalogue[option], f"{part} {option}", spec.prefix, spec.supplied)
+
+
+def _run_keys() -> list[Key]:
+    return _signature(run_function, "every run", "", _NOT_KEYS)
+
+
+def _signature(function: Callable[..., Any], owner: str, prefix: str, without: tuple[str, ...]) -> list[Key]:
+    hints = typing.get_type_hints(function)
+    return [
+        Key(prefix + name, owner, hints[name], parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name not in without
+    ]
+
+
+def _convert(key: Key, value: Any) -> Any:
+    """The value in the key's type; whole numbers pass for floats, and "1/3400" for a number."""
+    kinds = list(typing.get_args(key.kind)) if isinstance(key.kind, types.UnionType) else [key.kind]
+    if any(typing.get_origin(kind) is typing.Literal for kind in kinds):
+        allowed = [word for kind in kinds for word in typing.get_args(kind)]
+        if value in allowed:
+            return value
+        raise CloisterError(f"Expected {key.name} to be one of {', '.join(allowed)}, found {value!r}: choose one.")
+    if float in kinds and isinstance(value, str):
+        value = _fraction(value)
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    for kind in kinds:
+        if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
+            return value
+    names = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
+    wanted = " or ".join(names[kind] for kind in kinds if kind in names)
+    raise CloisterError(f"Expected {key.name} to be {wanted}, found {value!r}: {MEANINGS[key.name]}.")
+
+
+def _fraction(text: str) -> Any:
+    numerator, slash, denominator = text.partition("/")
+    try:
+        return float(numerator) / float(denominator) if slash else float(text)
+    except (ValueError, ZeroDivisionError):
+        return text
+
+
+def _toml_value(value: Value) -> str:
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value)

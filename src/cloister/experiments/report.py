@@ -1,0 +1,133 @@
+"""What people read: tables on the terminal and pictures in files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloister.experiments.folder import RunFolder
+from cloister.experiments.plan import Plan
+from cloister.privacy.certificate import round_up
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+# Okabe & Ito's palette, told apart by colour-blind readers too.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def runs_table(folders: Mapping[str, RunFolder]) -> Table:
+    """Runs side by side, as their folders tell. It fits a terminal of 80 columns."""
+    table = _table("run", "accuracy", "epsilon", "at delta", "at 1e-5", "noise", "rounds")
+    for label, folder in folders.items():
+        certificate = folder.certificate()
+        scored = [line for line in folder.metrics() if line.get("accuracy") is not None]
+        private = certificate.private
+        table.add_row(
+            label,
+            f"{scored[-1]['accuracy']:.3f}" if scored else "-",
+            round_up(certificate.prices[0].epsilon_pld, 2),
+            f"{certificate.prices[0].delta:g}" if private else "-",
+            round_up(certificate.prices[-1].epsilon_pld, 2),
+            f"{certificate.noise_multiplier:.3f}" if certificate.noise_multiplier else "none",
+            f"{certificate.rounds_charged}/{certificate.rounds_planned}",
+        )
+    return table
+
+
+def runs_picture(folders: Mapping[str, RunFolder], path: Path) -> None:
+    """Accuracy over rounds, and what had been spent by then."""
+    figure, (left, right) = _figure(2)
+    for colour, (label, folder) in zip(_cycle(len(folders)), folders.items(), strict=True):
+        lines = folder.metrics()
+        scored = [line for line in lines if line.get("accuracy") is not None]
+        left.plot([m["round"] for m in scored], [m["accuracy"] for m in scored], color=colour, label=label)
+        spent = [(m["round"], float(m["epsilon"])) for m in lines if float(m["epsilon"]) < float("inf")]
+        if spent:
+            right.plot(*zip(*spent, strict=True), color=colour, label=label)
+    left.set(xlabel="round", ylabel="test accuracy")
+    right.set(xlabel="round", ylabel="epsilon spent", ylim=(0, None))
+    left.legend(frameon=False, loc="lower right")
+    if right.lines:
+        right.legend(frameon=False, loc="upper left")
+    else:
+        right.text(0.5, 0.5, "no run with a guarantee", ha="center", transform=right.transAxes)
+    figure.savefig(path)
+
+
+def plan_table(plan: Plan) -> Table:
+    """Epsilon over rounds."""
+    columns = [f"epsilon at {delta:g}" for delta in plan.deltas]
+    table = _table("round", *columns, "")
+    top = max(point.epsilons[0] for point in plan.curve) or 1.0
+    for point in plan.curve:
+        bar = "█" * max(1, round(24 * point.epsilons[0] / top))
+        table.add_row(str(point.round), *map(round_up, point.epsilons), bar)
+    table.columns[0].justify = "right"
+    table.columns[-1].justify = "left"
+    return table
+
+
+def plan_summary(plan: Plan) -> list[tuple[str, str]]:
+    """The plan in a few lines."""
+    worst, best = plan.signal_to_noise
+    spent = f"{round_up(plan.epsilon)} (PLD), {round_up(plan.rdp)} (RDP) at delta {plan.delta:g}"
+    return [
+        (
+            "noise multiplier",
+            f"{plan.noise_multiplier:.4f} x clip, on the sum of {plan.expected:g} updates (expected)",
+        ),
+        ("epsilon", spent + ("" if plan.target is None else f"; target {plan.target:g}")),
+        ("neighbours", plan.relation),
+        ("delta", plan.delta_means),
+        (
+            "signal / noise",
+            f"{worst:.2g} (updates unrelated) to {best:.2g} (all alike) in a round of {plan.parameters} parameters, if "
+            "every update has the clip's norm",
+        ),
+    ]
+
+
+def plan_picture(plan: Plan, path: Path) -> None:
+    """Epsilon over rounds."""
+    figure, (axes,) = _figure(1)
+    rounds = [point.round for point in plan.curve]
+    for index, (colour, delta) in enumerate(zip(_cycle(len(plan.deltas)), plan.deltas, strict=True)):
+        epsilons = [point.epsilons[index] for point in plan.curve]
+        axes.plot(rounds, epsilons, color=colour, marker="o", markersize=4, label=f"delta {delta:g}")
+    if plan.target is not None:
+        axes.axhline(plan.target, color="0.5", linestyle="--", linewidth=1, label=f"target {plan.target:g}")
+    axes.set(xlabel="round", ylabel=f"epsilon ({plan.relation})", ylim=(0, None), xlim=(0, None))
+    axes.set_title(
+        f"{plan.clients} clients, {plan.expected:g} expected in a round, noise multiplier {plan.noise_multiplier:.3f}",
+        fontsize=10,
+    )
+    axes.legend(frameon=False, loc="lower right")
+    figure.savefig(path)
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="right" if index else "left", overflow="fold")
+    return table
+
+
+def _figure(panels: int) -> tuple[Figure, Sequence[Axes]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2 * panels, 3.6), dpi=140, layout="constrained")
+    axes: Any = figure.subplots(1, panels, squeeze=False)[0]
+    for one in axes:
+        one.spines[["top", "right"]].set_visible(False)
+        one.grid(axis="y", color="0.92")
+    return figure, axes
+
+
+def _cycle(count: int) -> list[str]:
+    return [_COLOURS[index % len(_COLOURS)] for index in range(count)]
