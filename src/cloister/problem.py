@@ -88,23 +88,15 @@ def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes:
     key = torch.zeros((), dtype=torch.int64, device=inputs.device)
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.no_grad(), torch.random.fork_rng(devices=[]), _training(module):
-        first, again = KeyedDropout(key), KeyedDropout(key)
-        try:
-            with first:
+        with _explained(f"a model that takes inputs of shape {tuple(inputs.shape)}"):
+            with KeyedDropout(key) as mode:
                 outputs = module(inputs)
-            with again:
+            with KeyedDropout(key):
                 repeated = module(inputs)
-            losses = loss(outputs, labels)
-        except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CloisterError(
-                f"Expected a model that takes inputs of shape {tuple(inputs.shape)} and a loss that takes its "
-                f"outputs, found that it fails ({reason}): make the model fit the data."
-            ) from error
-    changed = [n for n, b in module.named_buffers() if n not in before or not torch.equal(b, before[n])]
-    for name, buffer in module.named_buffers():
-        if name in before:
-            buffer.copy_(before[name])
+        changed = [n for n, b in module.named_buffers() if n not in before or not torch.equal(b, before[n])]
+        for name, buffer in module.named_buffers():
+            if name in before:
+                buffer.copy_(before[name])
     if changed:
         raise CloisterError(
             f"Expected a model whose buffers stay constant in training, found that {changed[0]!r} changes: such a "
@@ -115,21 +107,35 @@ def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes:
             "Expected the model's randomness to come from dropout layers alone, found other random draws in its "
             "forward pass: use torch.nn.Dropout or torch.nn.functional.dropout."
         )
-    _check_outputs(outputs, losses, len(inputs), classes)
-    return first.calls > 0
+    _check_outputs(outputs, loss, labels, classes)
+    return mode.calls > 0
 
 
-def _check_outputs(outputs: Tensor, losses: Tensor, samples: int, classes: int | None) -> None:
+def _check_outputs(outputs: Tensor, loss: Loss, labels: Tensor, classes: int | None) -> None:
     if classes is not None and (outputs.dim() < 2 or outputs.shape[1] < classes):
         raise CloisterError(
             f"Expected a model with at least {classes} outputs per sample, one for each class, found outputs of "
-            f"shape {tuple(outputs.shape)} for {samples} samples: widen the model's last layer."
+            f"shape {tuple(outputs.shape)} for {len(labels)} samples: widen the model's last layer."
         )
-    if losses.dim() == 0 or len(losses) != samples:
+    with _explained(f"a loss that takes the model's outputs of shape {tuple(outputs.shape)}"):
+        losses = loss(outputs, labels)
+    if losses.dim() == 0 or len(losses) != len(labels):
         raise CloisterError(
-            f"Expected one loss per sample ({samples}), found losses of shape {tuple(losses.shape)}: use "
+            f"Expected one loss per sample ({len(labels)}), found losses of shape {tuple(losses.shape)}: use "
             "reduction='none' and a model whose outputs have the batch first."
         )
+
+
+@contextmanager
+def _explained(expectation: str) -> Iterator[None]:
+    """What torch says of a misfit, in the house's form."""
+    try:
+        yield
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CloisterError(
+            f"Expected {expectation}, found that it fails ({reason}): make model, loss and data fit each other."
+        ) from error
 
 
 @contextmanager

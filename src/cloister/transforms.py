@@ -8,7 +8,7 @@ from torch import Tensor
 from cloister.errors import expect_positive
 from cloister.joints import Bound, Transform
 
-# Scaling rounds each coordinate by at most one unit in the last place; this much below the bound absorbs it.
+# Scaling rounds three times, each time by at most half a unit in the last place; this much below the bound absorbs it.
 _ROUNDING = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
@@ -28,8 +28,7 @@ def clip_l2(clip: float) -> Transform:
     | zero                    | zero                                                |
     | norm below S            | unchanged                                           |
     | norm above S            | same direction, norm S up to rounding, never above  |
-    | norm beyond float32     | scaled all the same: the norm is taken in float64   |
-    | norm beyond float64     | zero                                                |
+    | norm beyond the dtype   | zero                                                |
 
     >>> clip_l2(1.0).encode(torch.tensor([3.0, 4.0]))
     tensor([0.6000, 0.8000])
@@ -39,7 +38,8 @@ def clip_l2(clip: float) -> Transform:
     def encode(update: Tensor) -> Tensor:
         norm = torch.linalg.vector_norm(update, dtype=torch.float64)
         limit = clip * (1 - _ROUNDING[update.dtype])
-        return update * torch.where(norm <= limit, 1.0, limit / norm).to(update.dtype)
+        # Dividing first keeps every factor in range: limit / norm alone can underflow, and lose its precision.
+        return torch.where(norm <= limit, update, update / norm.to(update.dtype) * limit)
 
     return Transform("clip_l2", {"clip": clip}, encode, lambda total: total, lambda _: Bound(l2=clip))
 

@@ -1,0 +1,69 @@
+"""Small federations that the tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import cloister as cl
+from cloister.data import Task
+from cloister.engine import Loop, Vectorised
+from cloister.joints import Cohort, Method
+from cloister.privacy.ledger import Ledger
+from cloister.problem import problem_of
+from cloister.round import Federation
+from cloister.streams import Streams
+
+torch.set_num_threads(1)
+
+ENGINES = [Loop(), Vectorised(chunk=1000), Vectorised(chunk=3)]
+
+
+def toy_task(sizes: tuple[int, ...] = (7, 3, 1, 0, 12, 5, 4, 2), features: int = 6, seed: int = 0) -> Task:
+    """Clients of unequal sizes, one sample and none included; three classes that can be told apart."""
+    random = np.random.default_rng(seed)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    labels = random.integers(0, 3, len(owner))
+    inputs = random.normal(size=(len(owner), features)) + labels[:, None]
+    test_labels = random.integers(0, 3, 20)
+    tests = random.normal(size=(20, features)) + test_labels[:, None]
+    people = cl.data.from_arrays(inputs, labels, owner, test=(tests, test_labels), classes=3)
+    # from_arrays knows clients by their samples, so the empty ones are put back in their places here.
+    counts = torch.tensor(sizes)
+    population = type(people.population)(
+        people.population.inputs, people.population.labels, counts.cumsum(0) - counts, counts
+    )
+    return Task("toy", population, people.test_inputs, people.test_labels, 3, people.model)
+
+
+def toy_model(task: Task, dropout: bool = False, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    middle = [nn.Dropout(0.3)] if dropout else []
+    return nn.Sequential(nn.Linear(task.shape[0], 8), nn.Tanh(), *middle, nn.Linear(8, 3))
+
+
+def federation(
+    method: Method,
+    cohort: Cohort | None = None,
+    task: Task | None = None,
+    model: nn.Module | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    secure: bool = False,
+) -> tuple[Federation, torch.Tensor]:
+    """A federation ready for `run_round`, and the parameters it starts from."""
+    task = task or toy_task()
+    module = (model or toy_model(task)).to(dtype).train()
+    population = task.population.to(torch.device("cpu"), dtype)
+    problem = problem_of(module, task.loss, population.inputs[:2], population.labels[:2], task.classes)
+    fed = Federation(method, cohort or cl.everyone(), problem, population, Streams(seed, secure))
+    return fed, problem.layout.flatten(dict(module.named_parameters()))
+
+
+@pytest.fixture
+def ledger() -> Callable[[], Ledger]:
+    return lambda: Ledger.create(None, "test", {})

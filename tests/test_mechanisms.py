@@ -1,0 +1,69 @@
+"""The noise: of the right scale, and a scale that is 5 % off would be noticed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy import stats
+
+from cloister.errors import CloisterError
+from cloister.joints import Bound
+from cloister.mechanisms import gaussian, none
+from cloister.streams import Streams
+
+SIZE = 30_000
+
+
+def accepts(noise: torch.Tensor, scale: float) -> bool:
+    """Whether a chi-square test at level 1e-4 accepts the scale of zero-mean Gaussian noise."""
+    statistic = float((noise.double() ** 2).sum()) / scale**2
+    tail = stats.chi2.cdf(statistic, noise.numel())
+    return 5e-5 < tail < 1 - 5e-5
+
+
+def total(place: str, multiplier: float, clip: float, members: int, round: int = 1, seed: int = 0) -> torch.Tensor:
+    mechanism = gaussian(multiplier, place)
+    like = torch.empty(SIZE, dtype=torch.float64)
+    shares = members if place == "distributed" else 1
+    return sum(mechanism.share(Streams(seed), like, Bound(clip), round, member, shares) for member in range(shares))
+
+
+@pytest.mark.parametrize("place", ["central", "distributed"])
+@pytest.mark.parametrize("members", [1, 7])
+@pytest.mark.parametrize(("multiplier", "clip"), [(1.3, 0.2), (0.4, 3.0)])
+def test_the_sum_carries_multiplier_times_clip(place, members, multiplier, clip):
+    noise = total(place, multiplier, clip, members)
+    assert accepts(noise, multiplier * clip)
+    assert not accepts(noise, 1.05 * multiplier * clip)
+    assert not accepts(noise, 0.95 * multiplier * clip)
+    assert stats.kstest(noise.numpy() / (multiplier * clip), "norm").pvalue > 1e-4
+
+
+def test_noise_is_fresh_every_round_and_for_every_member():
+    rounds = [total("central", 1.0, 1.0, 1, round=r) for r in (1, 2, 3)]
+    assert abs(torch.corrcoef(torch.stack(rounds))[0, 1]) < 0.05
+    mechanism, like = gaussian(1.0, "distributed"), torch.empty(SIZE)
+    shares = [mechanism.share(Streams(0), like, Bound(1.0), 1, member, 5) for member in range(5)]
+    assert (torch.corrcoef(torch.stack(shares)) - torch.eye(5)).abs().max() < 0.05
+
+
+def test_no_noise_is_no_noise():
+    like = torch.ones(4)
+    assert torch.equal(none().share(Streams(0), like, Bound(), 1, 0, 1), torch.zeros(4))
+    assert torch.equal(gaussian(0.0).share(Streams(0), like, Bound(), 1, 0, 1), torch.zeros(4))
+
+
+def test_calibrated_keeps_the_place():
+    mechanism = gaussian(None, "distributed").with_noise(2.5)
+    assert (mechanism.place, mechanism.noise_multiplier) == ("distributed", 2.5)
+
+
+@pytest.mark.parametrize("multiplier", [-0.1, float("nan"), float("inf")])
+def test_a_multiplier_is_a_finite_number(multiplier):
+    with pytest.raises(CloisterError, match="noise_multiplier"):
+        gaussian(multiplier)
+
+
+def test_the_place_is_known():
+    with pytest.raises(CloisterError, match="central or distributed"):
+        gaussian(1.0, "elsewhere")

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from cloister.streams import Streams, fold, uniform
+
+
+def test_the_same_place_gives_the_same_draws_and_another_place_gives_others():
+    streams = Streams(seed=3)
+    like = torch.empty(50)
+    here = streams.protective_normal(like, "noise", 4, 7)
+    assert torch.equal(here, Streams(3).protective_normal(like, "noise", 4, 7))
+    others = [("noise", 4, 8), ("noise", 5, 7), ("cohort", 4, 7), ("noise", 47), ("noise", 4, 7, 0)]
+    for purpose, *position in others:
+        assert not torch.equal(here, streams.protective_normal(like, purpose, *position))
+    assert not torch.equal(here, Streams(4).protective_normal(like, "noise", 4, 7))
+
+
+def test_keys_do_not_run_into_one_another():
+    streams = Streams(0)
+    keys = {streams.key("noise", r, c) for r in range(100) for c in range(-1, 30)}
+    assert len(keys) == 3100
+    assert streams.key("noise", 1, 12) != streams.key("noise", 11, 2)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_protective_draws_have_the_right_law_and_the_test_would_notice(secure, dtype):
+    streams = Streams(1, secure)
+    draws = streams.protective_normal(torch.empty(40_001, dtype=dtype), "noise", 1).double().numpy()
+    assert stats.kstest(draws, "norm").pvalue > 1e-4
+    assert stats.kstest(draws * 1.05, "norm").pvalue < 1e-4
+    flat = streams.protective_uniform(40_000, "cohort", 1).numpy()
+    assert stats.kstest(flat, "uniform").pvalue > 1e-4
+    assert 0 <= flat.min() <= flat.max() < 1
+
+
+def test_secure_draws_do_not_follow_from_the_seed():
+    like = torch.empty(20)
+    assert not torch.equal(
+        Streams(1, secure=True).protective_normal(like, "noise", 1),
+        Streams(1, secure=True).protective_normal(like, "noise", 1),
+    )
+    assert not torch.equal(
+        Streams(1, secure=True).protective_uniform(20, "cohort", 1),
+        Streams(1, secure=True).protective_uniform(20, "cohort", 1),
+    )
+
+
+def test_tensor_streams_are_uniform_and_uncorrelated():
+    keys = fold(torch.tensor(5), torch.arange(200))
+    draws = torch.stack([uniform(key, (100,)) for key in keys]).numpy()
+    assert stats.kstest(draws.ravel(), "uniform").pvalue > 1e-4
+    assert np.abs(np.corrcoef(draws)[np.triu_indices(200, 1)]).mean() < 0.1
+    assert np.abs(np.corrcoef(draws.T)[np.triu_indices(100, 1)]).mean() < 0.1
+
+
+def test_tensor_streams_agree_under_vmap():
+    keys = fold(torch.tensor(5), torch.arange(7))
+    mapped = torch.func.vmap(lambda key: uniform(key, (3, 2)))(keys)
+    assert torch.equal(mapped, torch.stack([uniform(key, (3, 2)) for key in keys]))
