@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from scipy import stats
@@ -54,8 +56,20 @@ def test_no_noise_is_no_noise():
 
 
 def test_calibrated_keeps_the_place():
-    mechanism = gaussian(None, "distributed").with_noise(2.5)
-    assert (mechanism.place, mechanism.noise_multiplier) == ("distributed", 2.5)
+    mechanism = replace(gaussian(None, "distributed"), noise_multiplier=2.5)
+    like = torch.empty(SIZE, dtype=torch.float64)
+    assert accepts(mechanism.share(Streams(0), like, Bound(2.0), 1, 0, 1), 5.0)
+    with pytest.raises(CloisterError, match="calibrated"):
+        gaussian(None).share(Streams(0), like, Bound(2.0), 1, 0, 1)
+
+
+def test_the_multiplier_that_is_priced_is_the_one_that_is_used():
+    louder = replace(gaussian(0.01), noise_multiplier=5.0)
+    noise = louder.share(Streams(0), torch.empty(SIZE, dtype=torch.float64), Bound(1.0), 1, 0, 1)
+    assert accepts(noise, 5.0)
+    for place in ("nowhere", "server"):
+        with pytest.raises(CloisterError, match="place"):
+            replace(gaussian(1.0), place=place)
 
 
 @pytest.mark.parametrize("multiplier", [-0.1, float("nan"), float("inf")])

@@ -62,3 +62,21 @@ def test_tensor_streams_agree_under_vmap():
     keys = fold(torch.tensor(5), torch.arange(7))
     mapped = torch.func.vmap(lambda key: uniform(key, (3, 2)))(keys)
     assert torch.equal(mapped, torch.stack([uniform(key, (3, 2)) for key in keys]))
+
+
+def test_seeded_noise_does_not_repeat_over_many_rounds_and_clients():
+    """Torch's CPU generator keeps 32 bits of a seed, which collide after some ten thousand draws."""
+    streams, like = Streams(0), torch.empty(2, dtype=torch.float64)
+    seen = {tuple(streams.protective_normal(like, "noise", r, c).tolist()) for r in range(300) for c in range(100)}
+    assert len(seen) == 30_000
+    assert not torch.equal(
+        streams.protective_normal(like, "noise", 303, 51), streams.protective_normal(like, "noise", 430, 12)
+    )
+
+
+def test_runs_with_one_seed_have_noise_of_their_own():
+    like = torch.empty(20)
+    one, other = Streams(0, run="a"), Streams(0, run="b")
+    assert not torch.equal(one.protective_normal(like, "noise", 1), other.protective_normal(like, "noise", 1))
+    assert not torch.equal(one.protective_uniform(9, "cohort", 1), other.protective_uniform(9, "cohort", 1))
+    assert one.key("batches", 1) == other.key("batches", 1)

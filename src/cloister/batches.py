@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cloister.errors import expect
 from cloister.joints import Batching
 from cloister.streams import fold
 
@@ -24,6 +25,15 @@ class Population:
     labels: Tensor
     starts: Tensor
     sizes: Tensor
+
+    def __post_init__(self) -> None:
+        ends = self.starts + self.sizes
+        apart = bool((self.starts[1:] >= ends[:-1]).all()) and bool((self.sizes >= 0).all())
+        inside = not len(ends) or (int(self.starts[0]) >= 0 and int(ends[-1]) <= len(self.labels))
+        same = len(self.starts) == len(self.sizes) and len(self.inputs) == len(self.labels)
+        expect(
+            apart and inside and same, "clients with rows of their own", "overlapping or missing rows", "lay them out"
+        )
 
     @property
     def clients(self) -> int:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from cloister.batches import Population
+from cloister.cohorts import everyone
 from cloister.errors import CloisterError
 from cloister.joints import Batch, Function
 from cloister.round import ClientRound, Engine, Federation, Work, WorkOf, cohort_total
@@ -173,4 +174,4 @@ def _made_up(fed: Federation, clients: int) -> Federation:
         typical.cumsum(0) - typical,
         typical,
     )
-    return replace(fed, population=population)
+    return replace(fed, population=population, cohort=everyone())

@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
+from cloister.errors import CloisterError, expect, expect_not_negative
 from cloister.params import Layout
 from cloister.privacy.events import Event
 from cloister.streams import Streams
@@ -110,17 +111,30 @@ Place = Literal["central", "distributed", "nowhere"]
 class Mechanism:
     """The noise, derived FROM the bound it is given, and what it is worth.
 
-    `noise_multiplier` None means that it is to be calibrated; `with_noise(z)` is the same mechanism with it.
-    `share(streams, like, bound, round, client, of)` is one part of the noise: with place "central" the one
-    and only (of = 1, drawn by the server), with "distributed" one client's of the cohort's `of` parts.
+    `noise_multiplier` is the one number that is both priced and used; None means that it is to be calibrated.
+    `draw(multiplier, streams, like, bound, round, client, of)` is one part of the noise: with place "central"
+    the one and only (of = 1, drawn by the server), with "distributed" one client's of the cohort's `of` parts.
     """
 
     name: str
     place: Place
     noise_multiplier: float | None
-    with_noise: Callable[[float], Mechanism]
-    share: Callable[[Streams, Tensor, Bound, int, int, int], Tensor]
+    draw: Callable[[float, Streams, Tensor, Bound, int, int, int], Tensor]
     trust: str
+
+    def __post_init__(self) -> None:
+        places = get_args(Place)
+        expect(self.place in places, f"place to be one of {', '.join(places)}", self.place, "choose one")
+        if self.noise_multiplier is not None:
+            expect_not_negative("noise_multiplier", self.noise_multiplier, "give the noise's scale, or leave it out")
+        silent = self.place != "nowhere" or self.noise_multiplier == 0
+        expect(silent, "no noise where place is nowhere", self.noise_multiplier, "say who adds the noise")
+
+    def share(self, streams: Streams, like: Tensor, bound: Bound, round: int, client: int, of: int) -> Tensor:
+        """One part of the noise, at the multiplier that is priced."""
+        if self.noise_multiplier is None:
+            raise CloisterError("Expected a calibrated mechanism, found none: give a noise_multiplier or an epsilon.")
+        return self.draw(self.noise_multiplier, streams, like, bound, round, client, of)
 
     @property
     def settings(self) -> Settings:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cloister.errors import expect, expect_not_negative
+from cloister.errors import expect
 from cloister.joints import Bound, Mechanism
 from cloister.streams import Streams
 
@@ -24,33 +24,28 @@ def gaussian(noise_multiplier: float | None = None, place: Literal["central", "d
     Guarantee: the released sum has noise of standard deviation z * S in every coordinate, in every round,
     the empty cohort included.
     """
-    if noise_multiplier is not None:
-        expect_not_negative("noise_multiplier", noise_multiplier, "give the noise's scale, or leave it out")
     expect(place in ("central", "distributed"), "place to be central or distributed", place, "choose one of them")
-
-    def share(streams: Streams, like: Tensor, bound: Bound, round: int, client: int, of: int) -> Tensor:
-        assert noise_multiplier is not None, "the noise multiplier was never calibrated"
-        if noise_multiplier == 0:
-            return torch.zeros_like(like)
-        scale = noise_multiplier * bound.l2 / math.sqrt(of)
-        return streams.protective_normal(like, "noise", round, client) * scale
-
-    trust = (
-        "the server, which sees every update and adds the noise"
-        if place == "central"
-        else "secure aggregation that reveals the sum alone, and every member of a cohort to add its share of the "
-        "noise; the server to add the noise when nobody came"
-    )
-    return Mechanism("gaussian", place, noise_multiplier, lambda z: gaussian(z, place), share, trust)
+    return Mechanism("gaussian", place, noise_multiplier, _gaussian_share, _TRUST[place])
 
 
 def none() -> Mechanism:
     """No noise and no privacy."""
-    return Mechanism(
-        "none",
-        "nowhere",
-        0.0,
-        lambda _: none(),
-        lambda streams, like, *_: torch.zeros_like(like),
-        "everybody who sees the model or an update",
-    )
+    return Mechanism("none", "nowhere", 0.0, _gaussian_share, "everybody who sees the model or an update")
+
+
+_TRUST = {
+    "central": "the server, which sees every update and adds the noise",
+    "distributed": "secure aggregation that reveals the sum alone (to nobody else, and no single message), and every "
+    "member of a cohort to add its share of the noise and keep it secret; members know the cohort's size and their own "
+    "shares, so against them, or a server that colludes with them, less noise is left and sampling hides nothing; the "
+    "server adds the noise when nobody came",
+}
+
+
+def _gaussian_share(
+    multiplier: float, streams: Streams, like: Tensor, bound: Bound, round: int, client: int, of: int
+) -> Tensor:
+    if multiplier == 0:
+        return torch.zeros_like(like)
+    scale = multiplier * bound.l2 / math.sqrt(of)
+    return streams.protective_normal(like, "noise", round, client) * scale

@@ -108,7 +108,7 @@ def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes:
             "forward pass: use torch.nn.Dropout or torch.nn.functional.dropout."
         )
     _check_outputs(outputs, loss, labels, classes)
-    return mode.calls > 0
+    return bool(mode.calls)
 
 
 def _check_outputs(outputs: Tensor, loss: Loss, labels: Tensor, classes: int | None) -> None:

@@ -122,13 +122,25 @@ def run_round(fed: Federation, ledger: Ledger, engine: Engine, round: int, w: Te
     """One round, numbered from 1."""
     method, streams = fed.method, fed.streams
     ledger.charge(method.unit, fed.event, round=round, repeatable=not streams.secure)
-    cohort = fed.cohort.sample(streams, round, fed.population.clients)
+    cohort = _members(fed, round)
     total, rejected = cohort_total(fed, engine, round, w, cohort)
     if method.mechanism.place == "central" or not len(cohort):
         total = total + method.mechanism.share(streams, total, fed.bound, round, SERVER, 1)
     total = method.transform.decode(total)
     w, state = method.server.update(w, total / fed.denominator, state)
     return Outcome(w, state, len(cohort), rejected)
+
+
+def _members(fed: Federation, round: int) -> Tensor:
+    """Who takes part; nobody twice, or one client would move the sum by more than the bound."""
+    members = fed.cohort.sample(fed.streams, round, fed.population.clients)
+    inside = not len(members) or bool(members[0] >= 0 and members[-1] < fed.population.clients)
+    if not inside or not bool((members[1:] > members[:-1]).all()):
+        raise CloisterError(
+            f"Expected the cohort {fed.cohort.name} to name clients 0 to {fed.population.clients - 1} in rising order, "
+            "each once, found something else: mend its sample function."
+        )
+    return members
 
 
 def cohort_total(fed: Federation, engine: Engine, round: int, w: Tensor, cohort: Tensor) -> tuple[Tensor, int]:
@@ -156,7 +168,8 @@ def client_round(
     client = Client(work.samples.shape[0], batch, ragged)
     update = fed.method.local.run(replace(fed.problem, grad=grad), w, client, round)
     finite = torch.isfinite(update).all()
-    message = fed.method.transform.encode(torch.where(finite, update, torch.zeros_like(update)))
+    counts = finite & work.mask.any()  # whatever the local rule does, a client without data sends zero
+    message = fed.method.transform.encode(torch.where(counts, update, torch.zeros_like(update)))
     if fed.method.mechanism.place == "distributed":
         message = message + work.share
     return message, finite

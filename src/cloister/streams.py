@@ -28,6 +28,8 @@ class Streams:
 
     seed: int
     secure: bool = False
+    run: str = ""
+    """What tells this run from others with the same seed: two runs must not share their noise."""
 
     def key(self, purpose: str, *position: int) -> int:
         """A 64-bit key (signed) for a purpose and a place in the run."""
@@ -35,22 +37,29 @@ class Streams:
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big", signed=True)
 
-    def generator(self, purpose: str, *position: int, device: torch.device | str = "cpu") -> torch.Generator:
-        """A seeded torch generator for a purpose and a place in the run. Never protects anybody."""
-        return torch.Generator(device).manual_seed(self.key(purpose, *position) & (2**63 - 1))
-
     def protective_uniform(self, count: int, purpose: str, *position: int) -> Tensor:
         """`count` uniform float64 draws from [0, 1) with 53 random bits each."""
         if self.secure:
             return torch.from_numpy(_system_bits(count) * 2.0**-53)
-        return torch.rand(count, generator=self.generator(purpose, *position), dtype=torch.float64)
+        return torch.from_numpy(self._generator(purpose, *position).random(count))
 
     def protective_normal(self, like: Tensor, purpose: str, *position: int) -> Tensor:
         """Standard normal draws in the shape, type and place of `like`."""
         if self.secure:
-            return torch.from_numpy(_system_normal(like.numel())).view(like.shape).to(like)
-        generator = self.generator(purpose, *position, device=like.device)
-        return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+            draws = _system_normal(like.numel())
+        elif like.is_cuda:
+            seed = self.key(f"{self.run}/{purpose}", *position) & (2**63 - 1)
+            generator = torch.Generator(like.device).manual_seed(seed)
+            return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+        else:
+            draws = self._generator(purpose, *position).standard_normal(like.numel())
+        return torch.from_numpy(draws).view(like.shape).to(like)
+
+    def _generator(self, purpose: str, *position: int) -> np.random.Generator:
+        """NumPy's Philox with a key of 128 bits; torch's CPU generator would keep only 32 bits of its seed."""
+        text = "/".join([str(self.seed), self.run, purpose, *map(str, position)])
+        key = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
+        return np.random.Generator(np.random.Philox(key=key))
 
 
 def mix(x: Tensor) -> Tensor:

@@ -171,3 +171,19 @@ def test_what_has_no_price_is_refused():
 def test_delta_is_a_probability(delta):
     with pytest.raises(CloisterError, match="0 < delta < 1"):
         epsilon(Gaussian(1.0), 1, delta)
+
+
+def test_extreme_requests_are_answered_on_a_grid_that_fits():
+    """Each of these would take a hundred million points on the finest grid."""
+    rare = epsilon(FixedSizeGaussian(0.05, 1, 10**9), 1, 1e-8)
+    assert 0 <= rare < math.inf
+    endless = PoissonGaussian(1.0, 0.5)
+    assert epsilon(endless, 10**7, 1e-5) == epsilon(endless, 10**7, 1e-5, "rdp")
+
+
+def test_a_coarser_grid_only_ever_costs_more():
+    fine = epsilon(PoissonGaussian(5.0, 0.01), 500, 1e-5)
+    from cloister.privacy.accounting import _step_pld
+
+    coarse = _step_pld(PoissonGaussian(5.0, 0.01), 1e-3).self_compose(500).get_epsilon_for_delta(1e-5)
+    assert fine <= coarse

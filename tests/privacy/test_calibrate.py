@@ -8,6 +8,7 @@ from cloister.errors import CloisterError
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.calibrate import calibrate
 from cloister.privacy.events import FixedSizeGaussian, Gaussian, PoissonGaussian
+from cloister.privacy.ledger import Budget, Ledger
 
 
 @settings(max_examples=12, deadline=None)
@@ -55,3 +56,12 @@ def test_a_lavish_epsilon_still_returns_affordable_noise():
 def test_epsilon_is_positive(epsilon):
     with pytest.raises(CloisterError, match="epsilon > 0"):
         calibrate(Gaussian, 10, epsilon, 1e-5)
+
+
+def test_the_last_round_is_affordable_even_at_a_tiny_delta():
+    """Composing round by round moves a little more probability to infinity than composing at once."""
+    delta, rounds = 1.01e-10, 60
+    noise = calibrate(lambda z: PoissonGaussian(z, 0.3), rounds, 2.0, delta)
+    ledger = Ledger.create(None, "s", {"client": Budget(2.0, delta)})
+    for number in range(1, rounds + 1):
+        ledger.charge("client", PoissonGaussian(noise, 0.3), round=number, repeatable=True)

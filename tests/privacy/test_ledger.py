@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 
 import pytest
 
@@ -218,3 +219,51 @@ def test_unknown_events_are_refused(fields):
 def test_impossible_events_are_refused(make_event):
     with pytest.raises(CloisterError, match="Expected"):
         make_event()
+
+
+def test_a_failed_write_is_taken_back_and_the_ledger_goes_on(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.jsonl"
+    ledger = make(path, rounds=1)
+    before, write = path.read_bytes(), os.write
+
+    def half(descriptor: int, data: bytes) -> int:
+        if len(data) < 100:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[:40])
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cloister.privacy.ledger.os.write", half)
+        with pytest.raises(OSError, match="No space"):
+            ledger.charge("client", EVENT, round=2, repeatable=True)
+    assert path.read_bytes() == before
+    ledger.charge("client", EVENT, round=2, repeatable=True)
+    ledger.close()
+    assert len(Ledger.open(path).entries) == 2
+
+
+def test_a_failed_sync_is_taken_back_too(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.jsonl"
+    ledger = make(path, rounds=1)
+    before = path.read_bytes()
+
+    def broken(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cloister.privacy.ledger.os.fsync", broken)
+        with pytest.raises(OSError, match="Input/output"):
+            ledger.charge("client", EVENT, round=2, repeatable=True)
+    assert path.read_bytes() == before
+    assert len(ledger.entries) == 1
+
+
+def test_a_ledger_that_cannot_be_read_is_not_left_locked(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    make(path, rounds=2).close()
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"2.0", b"9.0", 1))
+    for _ in range(2):
+        with pytest.raises(Corrupted, match="altered"):
+            Ledger.open(path)
+    path.write_bytes(whole)
+    Ledger.open(path).close()

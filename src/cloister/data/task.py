@@ -44,7 +44,7 @@ class Task:
         """A hash of all data, by which a resumed run knows that nothing changed."""
         digest = hashlib.sha256()
         people = self.population
-        for tensor in (people.inputs, people.labels, people.sizes, self.test_inputs, self.test_labels):
+        for tensor in (people.inputs, people.labels, people.starts, people.sizes, self.test_inputs, self.test_labels):
             digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
             digest.update(tensor.contiguous().view(torch.uint8).numpy().data if tensor.numel() else b"")
         return digest.hexdigest()
@@ -67,7 +67,7 @@ def from_arrays(
 
     Args:
         clients: anything that tells clients apart: numbers or names.
-        test: a pair (inputs, labels), or the fraction of the samples to hold out at random.
+        test: a pair (inputs, labels), or the fraction of every client's samples to hold out at random.
         classes: the number of classes; by default one more than the largest label.
         registered: the number of clients, where some have no sample at all.
         model: makes the model to start from; logistic regression by default.
@@ -91,9 +91,8 @@ def from_arrays(
         expect(len(test_x) == len(test_y), "as many test labels as test inputs", len(test_y), "give one for each")
     else:
         expect(0 < test < 1, "test to be a fraction between 0 and 1", test, "or give (inputs, labels)")
-        shuffled = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
-        held, kept = shuffled[: round(test * len(x))], shuffled[round(test * len(x)) :].sort().values
-        test_x, test_y, x, y, owner = x[held], y[held], x[kept], y[kept], owner[kept.numpy()]
+        held = _held_out(owner, test, seed)
+        test_x, test_y, x, y, owner = x[held], y[held], x[~held], y[~held], owner[~held.numpy()]
 
     if loss is cross_entropy:
         classes = classes or int(max(y.max(), test_y.max() if len(test_y) else 0)) + 1
@@ -111,6 +110,20 @@ def from_arrays(
         model or partial(logistic, shape, classes or 1),
         loss,
     )
+
+
+def _held_out(owner: np.ndarray[Any, Any], fraction: float, seed: int) -> Tensor:
+    """Which samples to hold out: the same fraction of every client's, up to rounding by lot.
+
+    What is held out of one client's data must not depend on any other client's: the guarantee is for a client.
+    """
+    held = np.zeros(len(owner), dtype=bool)
+    for client in np.unique(owner):
+        mine = np.flatnonzero(owner == client)
+        random = np.random.default_rng([seed, int(client)])
+        count = int(fraction * len(mine) + random.random())
+        held[random.permutation(mine)[:count]] = True
+    return torch.from_numpy(held)
 
 
 def _tensor(what: str, values: Any) -> Tensor:

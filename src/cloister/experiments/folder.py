@@ -1,6 +1,6 @@
 """A run on disk. Every file is either append-only or replaced in one atomic step.
 
-description.json        what is executed (its hash is the run's identity), and which engine was chosen
+description.json        what is executed (its hash is the run's identity)
 config.toml             the keys from which the command line can build the run again
 ledger.jsonl            what was released, charged before it was computed
 checkpoint.safetensors  the newest model and server state, with the ledger's seal at that time
@@ -17,7 +17,7 @@ import math
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +31,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run stands: rounds done, the model, the server's state, and the ledger's seal."""
+    """Where a run stands: rounds done, the model, the server's state, and the ledger's seal at that time.
+
+    `engine` (name and chunk) lets a resumed run round its sums the way it did before; `data` is the
+    fingerprint of the data, which stays in here because whatever is published must not depend on it.
+    """
 
     round: int
     w: Tensor
     state: dict[str, Tensor]
     seal: str
+    engine: dict[str, int | str]
+    data: str
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ class RunFolder:
             if config is not None:
                 write_atomically(draft.path / "config.toml", config.encode())
             write_atomically(draft.path / "metrics.jsonl", b"")
-            draft.save(Checkpoint(start.round, start.w, start.state, ledger.seal), description)
+            draft.save(replace(start, seal=ledger.seal), description)
             os.rename(draft.path, path)
         except BaseException:
             shutil.rmtree(draft.path, ignore_errors=True)
@@ -106,9 +112,10 @@ class RunFolder:
         raise Corrupted(f"Expected a readable description.json in {self.path}, found it damaged: restore it.")
 
     def certificate(self) -> Certificate:
-        """The certificate, computed afresh from the description and the ledger."""
-        description = self.description()
-        return certify(description, configuration_hash(description), self.ledger())
+        """The certificate, computed afresh from the description and the ledger (which must be whole)."""
+        description, ledger = self.description(), self.ledger()
+        ledger.expect_continues(self.load("cpu").seal)
+        return certify(description, configuration_hash(description), ledger)
 
     def save(self, checkpoint: Checkpoint, description: Mapping[str, Any]) -> None:
         """Replace the checkpoint."""
@@ -119,6 +126,8 @@ class RunFolder:
         facts = {
             "round": str(checkpoint.round),
             "ledger_seal": checkpoint.seal,
+            "engine": json.dumps(checkpoint.engine),
+            "data": checkpoint.data,
             "configuration": configuration_hash(description),
         }
         facts["digest"] = _digest(tensors, facts)
@@ -142,7 +151,8 @@ class RunFolder:
                 f"Expected an intact checkpoint of this run at {path}, found it damaged or another run's: restore it."
             )
         state = {k.removeprefix("server."): v.to(device) for k, v in tensors.items() if k != "w"}
-        return Checkpoint(int(facts["round"]), tensors["w"].to(device), state, facts["ledger_seal"])
+        w, engine = tensors["w"].to(device), json.loads(facts["engine"])
+        return Checkpoint(int(facts["round"]), w, state, facts["ledger_seal"], engine, facts["data"])
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
         """One round's line; a line of the same round from before a crash is dropped on resume."""
@@ -177,9 +187,8 @@ class RunFolder:
 
 
 def configuration_hash(description: Mapping[str, Any]) -> str:
-    """The identity of a run: all that has a bearing on its result or its price, but not how fast it is computed."""
-    meaning = {key: value for key, value in description.items() if key != "performance"}
-    return hashlib.sha256(json.dumps(plain(meaning), sort_keys=True).encode()).hexdigest()
+    """The identity of a run: a hash of all that has a bearing on its result or its price, except the data."""
+    return hashlib.sha256(json.dumps(plain(description), sort_keys=True).encode()).hexdigest()
 
 
 def plain(value: Any) -> Any:

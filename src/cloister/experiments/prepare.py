@@ -5,20 +5,25 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from cloister.batches import Population
+from cloister.cohorts import everyone
 from cloister.data.task import Task
+from cloister.engine import Loop
 from cloister.errors import CloisterError, expect, expect_count, expect_delta
 from cloister.experiments.evaluate import Score, scorer
+from cloister.experiments.folder import configuration_hash
 from cloister.joints import Cohort, Mechanism, Method, describe
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.calibrate import calibrate
 from cloister.privacy.ledger import Budget
 from cloister.problem import problem_of
-from cloister.round import Federation
+from cloister.round import Federation, cohort_total
 from cloister.streams import Streams
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -36,6 +41,8 @@ class Ready:
     budget: Budget | None
     delta: float | None
     description: dict[str, Any]
+    fingerprint: str
+    """Of the data; never part of what is published."""
 
 
 def prepare(
@@ -69,7 +76,8 @@ def prepare(
     problem = problem_of(module, task.loss, population.inputs[few], population.labels[few], task.classes)
     calibrated, budget = _with_noise(method, cohort, task.clients, rounds, epsilon, delta, known)
     fed = Federation(calibrated, cohort, problem, population, streams)
-    if budget is not None and epsilon_of(fed.event, 1, budget.delta) > budget.epsilon:
+    price = epsilon_of(fed.event, 1, delta or 0.5)  # refuses what has no price
+    if budget is not None and price > budget.epsilon:
         raise CloisterError(
             f"Expected a budget that pays for one round at least, found epsilon {budget.epsilon:g} with noise "
             f"multiplier {calibrated.mechanism.noise_multiplier:g}: leave the multiplier out to calibrate it."
@@ -85,12 +93,10 @@ def prepare(
         "task": {
             "name": task.name,
             "clients": task.clients,
-            "samples": len(task.population.labels),
-            "test_samples": len(task.test_labels),
-            "fingerprint": task.fingerprint(),
         },
         "model": {
             "parameters": problem.layout.size,
+            "behaviour": _behaviour(fed, w),
             "shapes": {n: list(s) for n, s in zip(problem.layout.names, problem.layout.shapes, strict=True)},
         },
         "rounds": rounds,
@@ -103,8 +109,12 @@ def prepare(
         "randomness": randomness,
         "dtype": dtype,
         "device": place.type,
+        "software": {name: version(name) for name in ("torch", "numpy")},
     }
-    return Ready(fed, module, w, scorer(module, problem.layout, task, w), budget, delta, description)
+    # Two runs that differ in anything must not share their noise: the difference would lay bare the signal.
+    fed = replace(fed, streams=replace(streams, run=configuration_hash(description)))
+    score = scorer(module, problem.layout, task, w)
+    return Ready(fed, module, w, score, budget, delta, description, task.fingerprint())
 
 
 def _with_noise(
@@ -140,12 +150,31 @@ def _with_noise(
             )
         else:
             multiplier = calibrate(lambda z: cohort.event(z, clients), rounds, budget.epsilon, budget.delta)
-        mechanism = mechanism.with_noise(multiplier)
+        mechanism = replace(mechanism, noise_multiplier=multiplier)
     if delta is None:
         raise CloisterError(
             f"Expected a delta for {method.name}, found none: choose one well below 1/{clients}, such as 1e-5."
         )
     return replace(method, mechanism=mechanism), budget
+
+
+def _behaviour(fed: Federation, w: Tensor) -> list[float]:
+    """What model, loss, local rule and transform do to a made-up client, as a few rounded numbers.
+
+    Code has no name that could be compared, so this is how a resumed run notices that it would compute
+    something else than what was charged.
+    """
+    random = torch.Generator().manual_seed(0)
+    real = fed.population
+    inputs = torch.randn((8, *real.inputs.shape[1:]), generator=random).to(real.inputs)
+    ones = torch.tensor([8], device=w.device)
+    made_up = Population(inputs, real.labels[:1].repeat(8, *[1] * (real.labels.dim() - 1)) * 0, ones * 0, ones)
+    somewhere = 0.1 * torch.randn(w.shape, generator=random).to(w)
+    message, _ = cohort_total(
+        replace(fed, population=made_up, cohort=everyone(), streams=Streams(0)), Loop(), 1, somewhere, torch.tensor([0])
+    )
+    pieces = [piece.double().norm().item() for piece in torch.tensor_split(message, 8)]
+    return [float(f"{piece:.3g}") for piece in pieces]
 
 
 def _module(model: nn.Module | Callable[[], nn.Module], streams: Streams) -> nn.Module:

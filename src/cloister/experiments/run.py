@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from torch import nn
 
@@ -105,13 +105,11 @@ def run(
         known=old.description() if old else None,
     )
     if old is None:
-        mapper = engines.build(engine, ready.fed, ready.w, memory)
-        ready.description["performance"] = engines.describe(mapper)
+        training = _Training.begin(ready, engines.build(engine, ready.fed, ready.w, memory), path, config)
     else:
         _expect_same(old, ready)
-        ready.description["performance"] = old.description()["performance"]
-        mapper = engines.restore(ready.description["performance"])
-    training = _Training(ready, mapper, path, old, config, evaluate_every, checkpoint_every)
+        training = _Training.resume(ready, old)
+    training.evaluate_every, training.checkpoint_every = evaluate_every, checkpoint_every
     with Progress(progress, rounds, method.name, done=training.at.round) as bar:
         return training.train(bar)
 
@@ -133,36 +131,50 @@ def _expect_same(old: RunFolder, ready: Ready) -> None:
     )
 
 
+@dataclass
 class _Training:
     """One process's part of a run: from its newest checkpoint to its end."""
 
-    def __init__(
-        self,
-        ready: Ready,
-        mapper: Engine,
-        path: Path | None,
-        old: RunFolder | None,
-        config: str | None,
-        evaluate_every: int,
-        checkpoint_every: int,
-    ) -> None:
-        self.ready, self.mapper = ready, mapper
-        self.evaluate_every, self.checkpoint_every = evaluate_every, checkpoint_every
-        self.rounds: int = ready.description["rounds"]
-        unit = ready.fed.method.unit
-        budgets = {unit: ready.budget} if ready.budget else {}
-        start = Checkpoint(0, ready.w, ready.fed.method.server.init(ready.w), "")
-        self.folder, self.history = old, []
-        if path is not None and old is None:
-            self.folder = RunFolder.create(path, ready.description, budgets, start, config)
-        if self.folder is None:
-            self.ledger = Ledger.create(None, configuration_hash(ready.description), budgets)
-        else:
-            self.ledger = self.folder.ledger(writable=True)
-            start = self.folder.load(ready.w.device)
-            self.ledger.expect_continues(start.seal)
-            self.history = self.folder.cut_metrics(start.round)
-        self.at = start
+    ready: Ready
+    mapper: Engine
+    ledger: Ledger
+    at: Checkpoint
+    folder: RunFolder | None
+    history: list[dict[str, Any]]
+    evaluate_every: int = 1
+    checkpoint_every: int = 1
+
+    @classmethod
+    def begin(cls, ready: Ready, mapper: Engine, path: Path | None, config: str | None) -> Self:
+        fed, w = ready.fed, ready.w
+        budgets = {fed.method.unit: ready.budget} if ready.budget else {}
+        state = fed.method.server.init(w)
+        start = Checkpoint(0, w, state, "", engines.describe(mapper), ready.fingerprint)
+        if path is None:
+            ledger = Ledger.create(None, configuration_hash(ready.description), budgets)
+            return cls(ready, mapper, ledger, start, None, [])
+        return cls.resume(ready, RunFolder.create(path, ready.description, budgets, start, config))
+
+    @classmethod
+    def resume(cls, ready: Ready, folder: RunFolder) -> Self:
+        ledger = folder.ledger(writable=True)
+        try:
+            at = folder.load(ready.w.device)
+            ledger.expect_continues(at.seal)
+            if at.data != ready.fingerprint:
+                raise Corrupted(
+                    f"Expected the data with which {folder.path} was started, found that the task's data changed: "
+                    "resume with the same, or start a new run."
+                )
+            return cls(ready, engines.restore(at.engine), ledger, at, folder, folder.cut_metrics(at.round))
+        except BaseException:
+            ledger.close()
+            raise
+
+    @property
+    def rounds(self) -> int:
+        rounds: int = self.ready.description["rounds"]
+        return rounds
 
     def train(self, bar: Progress) -> Run:
         started, stopped = time.perf_counter(), None
@@ -179,7 +191,7 @@ class _Training:
     def _round(self, bar: Progress) -> None:
         fed, number, started = self.ready.fed, self.at.round + 1, time.perf_counter()
         outcome = run_round(fed, self.ledger, self.mapper, number, self.at.w, self.at.state)
-        self.at = Checkpoint(number, outcome.w, outcome.state, self.ledger.seal)
+        self.at = replace(self.at, round=number, w=outcome.w, state=outcome.state, seal=self.ledger.seal)
         line: dict[str, Any] = {"round": number}
         if number % self.evaluate_every == 0 or number == self.rounds:
             line |= asdict(self.ready.score(outcome.w))

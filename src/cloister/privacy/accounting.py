@@ -44,6 +44,8 @@ RDP_ORDERS = (1.1, 1.25, 1.5, 1.75, 2.5, 3.5, *range(2, 65), 80, 96, 128, 192, 2
 
 _LOG_TAIL = -50.0  # ln of the probability mass that may be moved to infinity, as in dp-accounting
 _FFT_FLOOR = 1e-10  # below this delta, rounding in the convolutions is no longer negligible: RDP answers
+_MOST_STEP_POINTS = 2**19  # the finest grid for one step
+_MOST_POINTS = 2**24  # a composed distribution larger than this is left to RDP: epsilon is in the thousands
 _TAIL_DEVIATIONS = 9.9  # P(Z > 9.9) < exp(-50) for a standard normal Z
 
 
@@ -52,6 +54,7 @@ class PrivacyLoss:
 
     def __init__(self) -> None:
         self._counts: Counter[Event] = Counter()
+        self._pending: Counter[Event] = Counter()  # not yet part of the composed distribution
         self._composed: Any = None
         self._interval = math.inf
         self._known: dict[tuple[float, Accountant], float] = {}
@@ -62,28 +65,14 @@ class PrivacyLoss:
             raise CannotPrice(f"Expected a cohort and a mechanism with a known price: {event.reason}.")
         common_relation([*self._counts, event])
         self._counts[event] += count
+        self._pending[event] += count
         self._known.clear()
-        if _unbounded(event):
-            return
-        interval = min(self._interval, _interval(event))
-        if self._composed is None or interval < self._interval:
-            self._interval, self._composed = interval, None
-            for known, times in self._counts.items():
-                self._compose(known, times)
-        else:
-            self._compose(event, count)
-
-    def _compose(self, event: Event, count: int) -> None:
-        if _unbounded(event):
-            return
-        step = _step_pld(event, self._interval)
-        step = step if count == 1 else step.self_compose(count)
-        self._composed = step if self._composed is None else self._composed.compose(step)
 
     def copy(self) -> PrivacyLoss:
         """An independent continuation: what this would cost if something were added."""
         twin = PrivacyLoss()
-        twin._counts, twin._composed, twin._interval = self._counts.copy(), self._composed, self._interval
+        twin._counts, twin._pending = self._counts.copy(), self._pending.copy()
+        twin._composed, twin._interval = self._composed, self._interval
         return twin
 
     def epsilon(self, delta: float, accountant: Accountant = "pld") -> float:
@@ -94,11 +83,20 @@ class PrivacyLoss:
         if not self._counts:
             return 0.0
         if (delta, accountant) not in self._known:
-            by_rdp = accountant == "rdp" or delta < _FFT_FLOOR
-            self._known[delta, accountant] = (
-                _rdp_epsilon(self._counts, delta) if by_rdp else self._composed.get_epsilon_for_delta(delta)
-            )
+            by_rdp = accountant == "rdp" or delta < _FFT_FLOOR or _grid_points(self._counts) > _MOST_POINTS
+            self._known[delta, accountant] = _rdp_epsilon(self._counts, delta) if by_rdp else self._pld_epsilon(delta)
         return self._known[delta, accountant]
+
+    def _pld_epsilon(self, delta: float) -> float:
+        interval = min(_interval(event) for event in self._counts)
+        if interval < self._interval:  # a finer event has come: start again on its grid
+            self._interval, self._composed, self._pending = interval, None, self._counts.copy()
+        for event, count in self._pending.items():
+            step = _step_pld(event, self._interval)
+            step = step if count == 1 else step.self_compose(count)
+            self._composed = step if self._composed is None else self._composed.compose(step)
+        self._pending.clear()
+        return float(self._composed.get_epsilon_for_delta(delta))
 
 
 def epsilon(event: Event, count: int, delta: float, accountant: Accountant = "pld") -> float:
@@ -117,20 +115,41 @@ def _unbounded(event: Event) -> bool:
     return isinstance(event, NonPrivate) or (not isinstance(event, Unpriced) and event.noise_multiplier == 0)
 
 
+def _typical_loss(event: Event) -> float:
+    """The size of one step's privacy loss, roughly."""
+    if isinstance(event, PoissonGaussian):
+        return event.rate / event.noise_multiplier
+    if isinstance(event, FixedSizeGaussian):
+        return 2 * event.size / event.population / event.noise_multiplier
+    assert isinstance(event, Gaussian)
+    return 1 / event.noise_multiplier
+
+
+def _largest_loss(event: Event) -> float:
+    """Where one step's privacy loss is cut off, whatever the sampling."""
+    assert not isinstance(event, (NonPrivate, Unpriced))
+    shift = (2 if isinstance(event, FixedSizeGaussian) else 1) / event.noise_multiplier
+    return shift * shift / 2 + _TAIL_DEVIATIONS * shift
+
+
 def _interval(event: Event) -> float:
     """The grid of the privacy loss: a hundredth of the loss's typical size in one step.
 
     Connecting the dots on a grid of width h adds at most h^2/4 to the variance of one step's loss, so a
-    hundredth costs at most 1/40,000 of it: epsilon moves in the fifth digit, and never downwards.
+    hundredth costs about 1/40,000 of it. Very small or very wide losses get a coarser grid than that, which
+    moves epsilon upwards, never downwards.
     """
-    if isinstance(event, PoissonGaussian):
-        scale = event.rate / event.noise_multiplier
-    elif isinstance(event, FixedSizeGaussian):
-        scale = 2 * event.size / event.population / event.noise_multiplier
-    else:
-        assert isinstance(event, Gaussian)
-        scale = 1 / event.noise_multiplier
-    return min(max(0.01 * scale, 1e-5), 1e-2)
+    finest = max(1e-5, _largest_loss(event) / _MOST_STEP_POINTS)
+    return max(finest, min(0.01 * _typical_loss(event), 1e-2))
+
+
+def _grid_points(counts: Counter[Event]) -> float:
+    """About how many points the composed distribution needs: its mean and ten deviations, generously."""
+    interval = min(_interval(event) for event in counts)
+    losses = [(count, _typical_loss(event)) for event, count in counts.items()]
+    mean = sum(count * loss * loss for count, loss in losses)
+    deviation = math.sqrt(sum(count * loss * loss for count, loss in losses))
+    return (2 * mean + 20 * deviation) / interval
 
 
 @lru_cache(maxsize=16)

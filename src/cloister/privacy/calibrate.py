@@ -8,6 +8,7 @@ from collections.abc import Callable
 from scipy.optimize import brentq
 
 from cloister.errors import CloisterError
+from cloister.privacy.accounting import Accountant
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.events import Event
 from cloister.privacy.ledger import Budget
@@ -15,7 +16,8 @@ from cloister.privacy.ledger import Budget
 MOST_NOISE = 1e5
 LEAST_NOISE = 1e-2
 _PRECISION = 2e-4
-_MARGIN = 1 - 1e-6  # a ledger composes round by round, which rounds differently from composing all at once
+_MARGIN = 1 - 1e-6  # composing round by round also rounds differently from composing all at once
+_STRIDE = math.log(2)
 
 
 def calibrate(
@@ -33,27 +35,31 @@ def calibrate(
     True
     """
     target = Budget(epsilon, delta)
+    # A ledger composes round by round; each composition moves up to 1e-15 of probability to infinity, twice.
+    strict_delta = delta - min(0.5 * delta, 4e-15 * rounds)
 
-    def excess(log_multiplier: float) -> float:
+    def excess(log_multiplier: float, accountant: Accountant = "pld") -> float:
         """How far above the target (in logarithms, in which epsilon is nearly a straight line) the cost lies."""
-        cost = epsilon_of(event(math.exp(log_multiplier)), rounds, target.delta)
+        cost = epsilon_of(event(math.exp(log_multiplier)), rounds, strict_delta, accountant)
         return math.log(min(max(cost, 1e-9), 1e9) / (target.epsilon * _MARGIN))
 
+    # RDP is quick at any noise and never below PLD's answer, so it says where to look.
     enough = 0.0
-    while excess(enough) > 0:
-        enough += math.log(4)
+    while excess(enough, "rdp") > 0 and excess(enough) > 0:
+        enough += _STRIDE
         if enough > math.log(MOST_NOISE):
             raise CloisterError(
                 f"Expected an epsilon that some noise can reach, found {epsilon:g} at delta {delta:g} over "
                 f"{rounds} rounds: not even a noise multiplier of {MOST_NOISE:g} suffices, so raise epsilon or "
                 "delta, or run fewer rounds."
             )
-    too_little = enough - math.log(4)
+    too_little = enough - _STRIDE
     while excess(too_little) <= 0:
-        enough, too_little = too_little, too_little - math.log(4)
+        enough, too_little = too_little, too_little - _STRIDE
         if enough < math.log(LEAST_NOISE):
             return math.exp(enough)  # an epsilon this large asks for practically nothing
     found = float(brentq(excess, too_little, enough, xtol=precision / 2))
-    while excess(found) > 0:
-        found += precision / 2
+    step = precision / 2
+    while found < enough and excess(found) > 0:
+        found, step = min(found + step, enough), 2 * step
     return math.exp(found)

@@ -21,6 +21,7 @@ from cloister.privacy.events import (
     Gaussian,
     NonPrivate,
     PoissonGaussian,
+    Relation,
     common_relation,
     protects,
 )
@@ -56,6 +57,7 @@ class Certificate:
     denominator: float
     rounds_planned: int
     rounds_charged: int
+    releases_charged: int
     budget: dict[str, float] | None
     prices: list[Price]
     not_covered: list[str]
@@ -81,19 +83,18 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
     """The certificate of a run from its description, the description's hash, and its ledger."""
     unit = description["method"]["unit"]
     events = [entry.event for entry in ledger.entries if entry.unit == unit]
-    private = bool(events) and all(protects(event) for event in events)
-    deltas = sorted({description["delta"] or STRICT_DELTA, STRICT_DELTA}, reverse=True)
+    private = all(protects(event) for event in events)
+    own = description["delta"] or STRICT_DELTA
+    deltas = [own] if own == STRICT_DELTA else [own, STRICT_DELTA]
     loss = PrivacyLoss()
     for event, count in Counter(events).items():
         loss.add(event, count)
     noise = description["method"]["mechanism"]["noise_multiplier"]
     return Certificate(
         unit=unit,
-        relation=f"{common_relation(events)} {unit}, with all its data",
+        relation=_NEIGHBOURS[common_relation(events)].format(unit=unit),
         private=private,
-        released="the noisy sum of the clients' updates in every round, and so every model computed from these sums"
-        if private
-        else "the exact sum of the clients' updates in every round",
+        released=_released(private, bool(events)),
         trusted=description["trust"],
         randomness=description["randomness"],
         sampling_executed=description["cohort"]["executed"],
@@ -104,13 +105,28 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
         denominator=description["denominator"],
         rounds_planned=description["rounds"],
         rounds_charged=len({entry.round for entry in ledger.entries}),
+        releases_charged=len(events),
         budget=asdict(ledger.budgets[unit]) if unit in ledger.budgets else None,
         prices=[Price(d, _finite(loss.epsilon(d, "pld")), _finite(loss.epsilon(d, "rdp"))) for d in deltas],
-        not_covered=_not_covered(description, deltas[0], private),
+        not_covered=_not_covered(description, own, private),
         configuration_sha256=configuration,
         ledger_seal=ledger.seal,
         versions=_versions(),
     )
+
+
+def _released(private: bool, anything: bool) -> str:
+    if not anything:
+        return "nothing yet"
+    if private:
+        return "the noisy sum of the clients' updates in every round, and so every model computed from these sums"
+    return "the exact sum of the clients' updates in every round"
+
+
+_NEIGHBOURS = {
+    Relation.ADD_REMOVE: "add or remove one {unit}: all its data are there or not, its place on the roster stays",
+    Relation.REPLACE: "replace one {unit}: all its data become any others",
+}
 
 
 def _priced_as(event: Event, count: int) -> str:
@@ -134,8 +150,11 @@ def _not_covered(description: Mapping[str, Any], delta: float, private: bool) ->
     gaps = [
         "hyper-parameter search: choosing clip, learning rate, rounds or model by looking at results on these "
         "clients' data is a release that was not charged",
-        "the files beside this certificate: metrics.jsonl (accuracies, losses, cohort sizes, rejected updates) and the "
-        "data's fingerprint in description.json are exact, so keep them inside",
+        "metrics: accuracies, losses, cohort sizes and counts of rejected updates are exact; where test samples are "
+        "the clients' own, what they show is not protected",
+        "the files beside this certificate: the checkpoint holds a hash of the data, config.toml the seed and "
+        "metrics.jsonl the metrics, so publish the model and this certificate alone",
+        "what the run started from: the initial model, the shape of the data and the number of classes count as public",
         f"the number of clients: {clients} was declared when the run began and sets the constant denominator",
         "floating-point arithmetic: the proof is for real numbers, the noise is drawn with finite precision",
     ]
@@ -190,7 +209,7 @@ def _text(c: Certificate) -> str:
         ("clip", "none" if c.clip is None else f"{c.clip:g} (L2 norm of the whole update)"),
         ("noise", f"multiplier {c.noise_multiplier:.6g}, {c.noise_place}" if c.noise_multiplier else "none"),
         ("denominator", f"{c.denominator:g}, constant"),
-        ("rounds", f"{c.rounds_charged} charged of {c.rounds_planned} planned"),
+        ("rounds", f"{c.rounds_charged} of {c.rounds_planned} planned, {c.releases_charged} releases charged"),
         ("budget", f"epsilon {c.budget['epsilon']:g} at delta {c.budget['delta']:g}" if c.budget else "none"),
         *(
             (

@@ -86,19 +86,30 @@ class Ledger:
         if not path.is_file():
             raise CloisterError(f"Expected a ledger at {path}, found none: name the folder of a run.")
         descriptor = _open_locked(path) if writable else None
-        whole, _, torn = path.read_bytes().rpartition(b"\n")
-        lines = whole.split(b"\n") if whole else []
-        seals, contents = _verify(path, lines)
+        try:
+            ledger = cls._read(path)
+            if descriptor is not None:
+                # What an interrupted process wrote may not have reached the disk, and a torn line is no line.
+                os.ftruncate(descriptor, path.read_bytes().rfind(b"\n") + 1)
+                os.fsync(descriptor)
+        except BaseException:
+            if descriptor is not None:
+                os.close(descriptor)
+            raise
+        ledger._descriptor = descriptor
+        return ledger
+
+    @classmethod
+    def _read(cls, path: Path) -> Self:
+        whole = path.read_bytes().rpartition(b"\n")[0]
+        seals, contents = _verify(path, whole.split(b"\n") if whole else [])
         if not contents or contents[0].get("format") != _FORMAT:
             raise Corrupted(f"Expected a ledger of the format {_FORMAT!r} at {path}: restore it from a backup.")
         header = contents[0]
         ledger = cls(path, header["subject"], {u: Budget(**b) for u, b in header["budgets"].items()})
-        ledger.seals, ledger._descriptor = seals, descriptor
+        ledger.seals = seals
         for content in contents[1:]:
             ledger._remember(Entry(content["unit"], content["round"], content["what"], from_json(content["event"])))
-        if descriptor is not None and torn:
-            os.ftruncate(descriptor, len(whole) + 1)
-            os.fsync(descriptor)
         return ledger
 
     def charge(self, unit: str, event: Event, *, round: int, what: str = "update", repeatable: bool) -> None:
@@ -165,8 +176,7 @@ class Ledger:
             if self._descriptor is None:
                 raise CloisterError(f"Expected an open ledger at {self.path}, found it closed: open it again.")
             line = json.dumps({**content, "seal": seal}, sort_keys=True) + "\n"
-            _write_all(self._descriptor, line.encode())
-            os.fsync(self._descriptor)
+            _append_or_undo(self._descriptor, line.encode())
         self.seals.append(seal)
 
 
@@ -194,9 +204,16 @@ def _verify(path: Path, lines: list[bytes]) -> tuple[list[str], list[dict[str, A
     return seals, contents
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
+def _append_or_undo(descriptor: int, data: bytes) -> None:
+    """Write and sync; if that fails (a full disk, say), take back what was written."""
+    before = os.fstat(descriptor).st_size
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.fsync(descriptor)
+    except BaseException:
+        os.ftruncate(descriptor, before)
+        raise
 
 
 def _open_locked(path: Path, flags: int = 0) -> int:

@@ -1,0 +1,118 @@
+"""What every method keeps to, whatever it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cloister as cl
+from cloister.engine import Loop, Vectorised
+from cloister.errors import CloisterError
+from cloister.joints import LocalRule
+from cloister.privacy.ledger import Ledger
+from cloister.round import cohort_total, run_round
+from conftest import ENGINES, federation, toy_model, toy_task
+from contract.audit import AUDITS
+from contract.catalogue import AUDITED, CLIP, COHORTS, METHODS, PRIVATE, test_every_method_is_under_contract  # noqa: F401
+
+
+def play(fed, w, engine, rounds=3):
+    ledger, state = Ledger.create(None, "test", {}), fed.method.server.init(w)
+    for number in range(1, rounds + 1):
+        w, state, *_ = run_round(fed, ledger, engine, number, w, state)
+    return w
+
+
+@pytest.mark.parametrize("cohort", COHORTS.values(), ids=COHORTS)
+@pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)], ids=str)
+@pytest.mark.parametrize("dropout", [False, True], ids=["", "dropout"])
+def test_engines_agree(make, cohort, dtype, tolerance, dropout):
+    results = []
+    for engine in ENGINES:
+        task = toy_task()
+        fed, w = federation(make(), cohort, task, toy_model(task, dropout), dtype=dtype)
+        results.append(play(fed, w, engine))
+    for result in results[1:]:
+        assert (result - results[0]).norm() <= tolerance * results[0].norm()
+
+
+@pytest.mark.parametrize("audit", AUDITS.values(), ids=AUDITS)
+@pytest.mark.parametrize("cohort", COHORTS.values(), ids=COHORTS)
+@pytest.mark.parametrize("make", AUDITED.values(), ids=AUDITED)
+def test_the_round_keeps_its_promise(make, cohort, audit):
+    audit(run_round, *federation(make(), cohort))
+
+
+@pytest.mark.parametrize("make", PRIVATE.values(), ids=PRIVATE)
+def test_without_noise_and_clip_it_is_fedavg(make):
+    bare = make(clip=math.inf, noise_multiplier=0.0)
+    fed, w = federation(bare, COHORTS["poisson"])
+    plain = replace(bare, transform=cl.transforms.identity(), mechanism=cl.mechanisms.none())
+    other, _ = federation(plain, COHORTS["poisson"])
+    assert torch.equal(play(fed, w, ENGINES[1]), play(other, w, ENGINES[1]))
+
+
+@pytest.mark.parametrize("make", PRIVATE.values(), ids=PRIVATE)
+@settings(max_examples=40, deadline=None)
+@given(
+    values=st.lists(st.one_of(st.floats(width=64), st.just(math.nan), st.just(math.inf)), min_size=1, max_size=6),
+    engine=st.sampled_from([Loop(), Vectorised(chunk=2)]),
+)
+def test_whatever_a_client_computes_its_message_stays_within_the_bound(make, values, engine):
+    method = make()
+    fed, w = federation(replace(method, mechanism=cl.mechanisms.gaussian(1.0)), task=toy_task(sizes=(3, 2, 1)))
+    hostile = torch.tensor(values, dtype=w.dtype).repeat(w.numel())[: w.numel()]
+    local = LocalRule("hostile", {}, method.local.batching, lambda problem, w, client, round: hostile + 0 * w)
+    fed = replace(fed, method=replace(fed.method, local=local))
+    message, rejected = cohort_total(fed, engine, 1, w, torch.tensor([1]))
+    assert torch.isfinite(message).all()
+    assert float(message.norm()) <= CLIP * (1 + 1e-12)
+    assert rejected == (not torch.isfinite(hostile).all())
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda e: f"{e.name}{e.chunk}")
+@pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
+def test_a_broken_client_counts_as_zero_and_is_counted(make, engine):
+    task = toy_task(sizes=(4, 4, 4, 4))
+    task.population.inputs[4:8] = math.inf
+    fed, w = federation(make(), cl.everyone(), task)
+    ledger = Ledger.create(None, "test", {})
+    outcome = run_round(fed, ledger, engine, 1, w, fed.method.server.init(w))
+    assert outcome.rejected == 1
+    sizes = torch.tensor([4, 0, 4, 4])
+    gone = replace(fed, population=replace(fed.population, sizes=sizes))
+    expected = run_round(gone, Ledger.create(None, "test", {}), engine, 1, w, fed.method.server.init(w))
+    torch.testing.assert_close(outcome.w, expected.w, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", AUDITED.values(), ids=AUDITED)
+def test_an_empty_cohort_still_releases_noise(make):
+    nobody = replace(cl.poisson(0.5), sample=lambda streams, round, population: torch.tensor([], dtype=torch.int64))
+    AUDITS["noise"](run_round, *federation(make(), nobody))
+    fed, w = federation(make(), nobody)
+    outcome = run_round(fed, Ledger.create(None, "test", {}), ENGINES[0], 1, w, fed.method.server.init(w))
+    assert outcome.cohort_size == 0
+    assert not torch.equal(outcome.w, w)
+
+
+@pytest.mark.parametrize("make", PRIVATE.values(), ids=PRIVATE)
+def test_a_private_mechanism_refuses_an_unbounded_update(make):
+    with pytest.raises(CloisterError, match="clip_l2"):
+        federation(make(clip=math.inf))
+    with pytest.raises(CloisterError, match="clip_l2"):
+        federation(replace(make(), transform=cl.transforms.identity()))
+
+
+@pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
+def test_the_round_does_not_touch_the_global_random_state(make):
+    fed, w = federation(make(), COHORTS["poisson"])
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    play(fed, w, ENGINES[1], rounds=2)
+    assert torch.equal(before, torch.get_rng_state())

@@ -1,0 +1,130 @@
+"""Privacy bugs, planted one at a time: for each, an audit of the contract must raise the alarm.
+
+The broken rounds are a second, independent writing of the round in which single steps can be spoilt. With
+nothing spoilt it passes every audit and equals the real round, so that what is caught is the bug.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import cloister as cl
+from cloister.privacy.ledger import Ledger
+from cloister.round import SERVER, Outcome, cohort_total, run_round
+from conftest import federation
+from contract.audit import AUDITS, ENGINE
+from contract.catalogue import METHODS
+
+
+def broken_round(bug: str):
+    def play(fed, ledger, engine, round, w, state):
+        method, streams, bound = fed.method, fed.streams, fed.bound
+        pay = lambda: ledger.charge(method.unit, fed.event, round=round, repeatable=True)  # noqa: E731
+        if bug != "charged after the round":
+            pay()
+        cohort = fed.cohort.sample(streams, round, fed.population.clients)
+        raw = replace(fed, method=replace(method, transform=cl.transforms.identity(), mechanism=cl.mechanisms.none()))
+        updates = [cohort_total(raw, engine, round, w, client[None])[0] for client in cohort]
+
+        noise = method.mechanism.share(
+            streams, w, bound, 1 if bug == "the same noise every round" else round, SERVER, 1
+        )
+        if bug == "no noise":
+            noise = torch.zeros_like(w)
+        if bug == "noise of the average instead of the sum":
+            noise = noise / fed.denominator
+        if bug == "sigma squared for sigma":
+            noise = noise * method.mechanism.noise_multiplier
+        if bug == "noise scaled for half the clip":
+            noise = noise / 2
+        if bug == "noise on some coordinates only":
+            noise = noise * (torch.arange(len(w)) % 3 != 0) * math.sqrt(1.5)
+
+        def clip(update):
+            if bug == "clipped per tensor, priced as global":
+                pieces = fed.problem.layout.views(update).values()
+                return torch.cat([(p * min(1.0, bound.l2 / max(float(p.norm()), 1e-30))).flatten() for p in pieces])
+            if bug == "not clipped":
+                return update
+            return method.transform.encode(update)
+
+        if bug == "clipped after the noise":
+            share = noise / math.sqrt(max(len(cohort), 1))
+            total = sum((clip(u + share) for u in updates), torch.zeros_like(w))
+        else:
+            weights = [1.0] * len(updates)
+            if bug == "weighted by data size":
+                sizes = fed.population.sizes[cohort].double()
+                weights = (sizes / sizes.mean()).tolist()
+            total = sum((a * clip(u) for a, u in zip(weights, updates, strict=True)), torch.zeros_like(w)) + noise
+        denominator = max(len(cohort), 1) if bug == "divided by the cohort's actual size" else fed.denominator
+        w, state = method.server.update(w, total / denominator, state)
+        if bug == "charged after the round":
+            pay()
+        return Outcome(w, state, len(cohort), 0)
+
+    return play
+
+
+BUGS = [
+    "no noise",
+    "noise of the average instead of the sum",
+    "noise scaled for half the clip",
+    "sigma squared for sigma",
+    "the same noise every round",
+    "noise on some coordinates only",
+    "clipped after the noise",
+    "clipped per tensor, priced as global",
+    "not clipped",
+    "weighted by data size",
+    "divided by the cohort's actual size",
+    "charged after the round",
+]
+
+
+def alarms(play) -> list[str]:
+    raised = []
+    for name, audit in AUDITS.items():
+        try:
+            audit(play, *federation(METHODS["dp_fedavg"](), cl.poisson(0.6)))
+        except AssertionError:
+            raised.append(name)
+    return raised
+
+
+def test_without_a_bug_there_is_no_alarm():
+    assert alarms(broken_round("none")) == []
+    fed, w = federation(METHODS["dp_fedavg"](), cl.poisson(0.6))
+    for round in (1, 2):
+        mine = broken_round("none")(fed, Ledger.create(None, "t", {}), ENGINE, round, w, {})
+        torch.testing.assert_close(mine.w, run_round(fed, Ledger.create(None, "t", {}), ENGINE, round, w, {}).w)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_bug_is_caught(bug):
+    assert alarms(broken_round(bug))
+
+
+def test_a_fixed_cohort_priced_as_poisson_is_caught():
+    lying = replace(cl.fixed(5), event=cl.poisson(5 / 8).event)
+    with pytest.raises(AssertionError, match="random size"):
+        AUDITS["price"](run_round, *federation(METHODS["dp_fedavg"](), lying))
+
+
+def test_a_mechanism_that_claims_more_noise_than_it_adds_is_caught():
+    honest = METHODS["dp_fedavg"]()
+    draw = honest.mechanism.draw
+    lying = replace(honest.mechanism, draw=lambda multiplier, *rest: draw(0.95 * multiplier, *rest))
+    with pytest.raises(AssertionError, match="times its scale"):
+        AUDITS["noise"](run_round, *federation(replace(honest, mechanism=lying), cl.poisson(0.6)))
+
+
+def test_a_bound_that_is_not_kept_is_caught():
+    honest = METHODS["dp_fedavg"]()
+    lying = replace(honest.transform, encode=cl.transforms.clip_l2(0.06).encode)
+    with pytest.raises(AssertionError, match="moves the sum"):
+        AUDITS["sensitivity"](run_round, *federation(replace(honest, transform=lying), cl.everyone()))

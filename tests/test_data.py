@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import cloister as cl
+from cloister.errors import CloisterError
+
+RANDOM = np.random.default_rng(0)
+
+
+def arrays(n: int = 40):
+    return RANDOM.normal(size=(n, 5)), RANDOM.integers(0, 3, n), RANDOM.integers(0, 6, n)
+
+
+def test_digits_are_dealt_completely_and_evenly():
+    task = cl.data.digits(clients=300)
+    assert task.clients == 300
+    assert int(task.population.sizes.sum()) + len(task.test_labels) == 1797
+    assert task.population.sizes.max() - task.population.sizes.min() <= 1
+    assert task.shape == (1, 8, 8)
+    assert 0 <= task.population.inputs.min() < task.population.inputs.max() == 1
+    assert task.fingerprint() == cl.data.digits(clients=300).fingerprint()
+    assert task.fingerprint() != cl.data.digits(clients=299).fingerprint()
+    assert task.fingerprint() != cl.data.digits(clients=300, split_seed=1).fingerprint()
+
+
+def test_arrays_are_sorted_by_client_and_nothing_is_lost():
+    x, y, who = arrays()
+    names = np.array(["ann", "bob", "cy", "dee", "eve", "fay"])[who]
+    task = cl.data.from_arrays(x, y, names, test=(x[:4], y[:4]))
+    for number, name in enumerate(sorted(set(names))):
+        start, size = int(task.population.starts[number]), int(task.population.sizes[number])
+        mine = task.population.inputs[start : start + size]
+        assert torch.equal(mine, torch.from_numpy(x[names == name]))
+        assert torch.equal(task.population.labels[start : start + size], torch.from_numpy(y[names == name]))
+
+
+def test_a_fraction_is_held_out_at_random():
+    x, y, who = arrays(50)
+    task = cl.data.from_arrays(x, y, who, test=0.3)
+    assert len(task.test_labels) == 15
+    both = torch.cat([task.population.inputs, task.test_inputs])
+    assert sorted(map(tuple, both.tolist())) == sorted(map(tuple, x.tolist()))
+
+
+def test_tensors_and_empty_clients_are_welcome():
+    task = cl.data.from_arrays(
+        torch.rand(6, 2), torch.tensor([0, 1, 0, 1, 0, 1]), torch.tensor([0, 0, 1, 1, 2, 2]), registered=5
+    )
+    assert task.clients == 5
+    assert task.population.sizes[3:].tolist() == [0, 0]
+
+
+def test_any_module_and_any_arrays_run_in_one_line_each():
+    x, y, who = arrays(60)
+    task = cl.data.from_arrays(x, y, who)
+    net = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
+    before = [p.clone() for p in net.parameters()]
+    run = cl.run(cl.methods.dp_fedavg(clip=1.0, steps=2), task, rounds=2, epsilon=5.0, delta=1e-2, model=net)
+    assert run.epsilon <= 5.0
+    assert isinstance(run.model, nn.Sequential)
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True)), (
+        "the user's model is left alone"
+    )
+
+
+def test_a_regression_runs_too():
+    x = RANDOM.normal(size=(40, 3))
+    y = (x @ np.array([1.0, -2.0, 0.5]))[:, None]
+
+    def squares(outputs, labels):
+        return (outputs - labels) ** 2
+
+    task = cl.data.from_arrays(x, y.astype(np.float32), np.arange(40) % 8, loss=squares, model=lambda: nn.Linear(3, 1))
+    run = cl.run(cl.methods.fedavg(lr=0.1, steps=5), task, rounds=10, dtype="float64")
+    assert run.accuracy is None
+    assert run.history[-1]["loss"] < 0.2 * run.history[0]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y, c: (x, y - 1, c), "labels from 0 to 1, found -1"),
+        (lambda x, y, c: (x, y.astype(float), c), "whole numbers"),
+        (lambda x, y, c: (x, y[:-1], c), "as many labels as inputs"),
+        (lambda x, y, c: (x, y, c[:-1]), "as many clients as inputs"),
+        (
+            lambda x, y, c: (np.where(np.arange(len(x))[:, None] == 7, math.nan, x), y, c),
+            "finite inputs, found NaN or infinity in row 7",
+        ),
+        (lambda x, y, c: (x[:0], y[:0], c[:0]), "at least one sample"),
+    ],
+)
+def test_bad_arrays_are_refused(change, message):
+    with pytest.raises(CloisterError, match=message):
+        cl.data.from_arrays(*change(*arrays()), test=(np.zeros((1, 5)), np.zeros(1, dtype=int)))
+
+
+def test_labels_beyond_the_classes_are_refused():
+    x, y, who = arrays()
+    with pytest.raises(CloisterError, match="labels from 0 to 1, found 2"):
+        cl.data.from_arrays(x, y, who, classes=2)
+
+
+@pytest.mark.parametrize(("clients", "message"), [(0, "clients"), (2000, "at most 1438 clients"), (2.5, "clients")])
+def test_impossible_digits_are_refused(clients, message):
+    with pytest.raises(CloisterError, match=message):
+        cl.data.digits(clients=clients)
+
+
+def test_too_few_registered_is_refused():
+    x, y, who = arrays()
+    with pytest.raises(CloisterError, match="belong to 6 clients"):
+        cl.data.from_arrays(x, y, who, registered=3)
+
+
+def test_the_cnn_needs_images():
+    with pytest.raises(CloisterError, match="choose the model logistic or mlp"):
+        cl.models.cnn((5,), 3)
+
+
+def test_what_is_held_out_of_one_clients_data_does_not_depend_on_another():
+    x, y, who = arrays(80)
+    whole = cl.data.from_arrays(x, y, who, classes=3)
+    gone = cl.data.from_arrays(x[who != 5], y[who != 5], who[who != 5], classes=3, registered=6)
+    for client in range(5):
+        rows = [
+            task.population.inputs[task.population.starts[client] :][: task.population.sizes[client]]
+            for task in (whole, gone)
+        ]
+        assert torch.equal(*rows)
+
+
+def test_clients_do_not_share_rows():
+    from cloister.batches import Population
+
+    for starts, sizes in [([0, 2], [3, 1]), ([0, 3], [3, 5]), ([-1, 2], [1, 1]), ([0, 2], [2, -1])]:
+        with pytest.raises(CloisterError, match="rows of their own"):
+            Population(torch.zeros(4, 1), torch.zeros(4).long(), torch.tensor(starts), torch.tensor(sizes))
