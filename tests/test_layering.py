@@ -18,6 +18,7 @@ FLOORS = [
     {"data"},
     {"experiments"},
     {"cli"},
+    {"__main__"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import inspect
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cloister.errors import CloisterError
+from cloister.experiments.config import MEANINGS, all_keys, build, load
+
+GOOD = {"clip": 1.0, "steps": 2, "rate": 0.5, "rounds": 3, "epsilon": 4.0, "delta": 1e-3, "clients": 40}
+SHIPPED = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
+
+
+def test_every_key_has_a_meaning_and_every_meaning_a_key():
+    assert {key.name for key in all_keys()} == set(MEANINGS)
+
+
+def test_defaults_are_filled_in_and_survive_a_round_trip():
+    experiment = build(GOOD)
+    again = tomllib.loads(experiment.toml)
+    assert again == experiment.values
+    assert build(again).values == experiment.values
+    assert again["method"] == "dp_fedavg"
+    assert again["server_lr"] == 1.0
+    assert "noise_multiplier" not in again, "what is to be calibrated stays open"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.name)
+def test_every_shipped_config_loads_and_names_its_command(path):
+    build(load(path))
+    assert path.read_text().startswith(f"# cloister run experiments/{path.name}")
+
+
+def test_there_are_shipped_configs():
+    assert SHIPPED
+
+
+def test_the_command_line_overrides_the_file(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("clip = 1.0\nsteps = 2\n")
+    values = load(path, ["clip=0.5", "method=dp_fedavg", "delta=1/500", 'device="cpu"'])
+    assert values == {"clip": 0.5, "steps": 2, "method": "dp_fedavg", "delta": "1/500", "device": "cpu"}
+    assert build({**GOOD, "delta": "1/500"}).values["delta"] == 1 / 500
+
+
+def test_parts_take_their_keys():
+    values = {**GOOD, "server": "adam", "server_lr": 0.02, "model": "mlp", "hidden": 7, "cohort": "fixed", "size": 5}
+    del values["rate"]
+    keywords = build(values).start
+    assert keywords.args[0].server.settings["lr"] == 0.02
+    assert keywords.keywords["cohort"].settings == {"size": 5}
+    assert keywords.keywords["model"]()[1].out_features == 7
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clipp": 1.0}, 'did you mean "clip"'),
+        ({"zzzz": 1}, "known are"),
+        ({"hidden": 5}, "belongs to model mlp"),
+        ({"size": 5}, "belongs to cohort fixed"),
+        ({"method": "dp_fedavgg"}, 'did you mean "dp_fedavg"'),
+        ({"data": "cats"}, "data to be one of digits"),
+        ({"clip": -1.0}, "clip > 0"),
+        ({"clip": "big"}, "clip to be a number, found 'big'"),
+        ({"rounds": 2.5}, "rounds to be a whole number"),
+        ({"rounds": True}, "rounds to be a whole number"),
+        ({"rate": 1.5}, "0 < rate <= 1"),
+        ({"noise": "loud"}, "noise to be one of central, distributed"),
+        ({"model": 3}, "model to be one of"),
+        ({"epochs": 2}, "either steps or epochs"),
+    ],
+)
+def test_bad_keys_are_refused(change, message):
+    with pytest.raises(CloisterError, match=message):
+        build({**GOOD, **change})
+
+
+@pytest.mark.parametrize("missing", ["clip", "rate", "rounds"])
+def test_required_keys_are_asked_for(missing):
+    with pytest.raises(CloisterError, match=f"value for {missing}"):
+        build({key: value for key, value in GOOD.items() if key != missing})
+
+
+def test_bad_files_are_refused(tmp_path):
+    with pytest.raises(CloisterError, match="readable config file"):
+        load(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("clip = = 3")
+    with pytest.raises(CloisterError, match="valid TOML"):
+        load(tmp_path / "bad.toml")
+    with pytest.raises(CloisterError, match="key=value"):
+        load(None, ["clip"])
+
+
+def test_no_method_hides_a_key():
+    """A method's arguments are its keys; positional-only or variadic ones could not be configured."""
+    from cloister.methods import CATALOGUE
+
+    for make in CATALOGUE.values():
+        kinds = {p.kind for p in inspect.signature(make).parameters.values()}
+        assert kinds == {inspect.Parameter.POSITIONAL_OR_KEYWORD}

@@ -1,0 +1,203 @@
+"""The command line as a user meets it: real processes, exit codes, and kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+import cloister
+from cloister.experiments.folder import RunFolder
+
+KEYS = ["clients=40", "rounds=4", "rate=0.5", "clip=1.0", "lr=0.5", "steps=2", "delta=1e-2"]
+NOISE = ["noise_multiplier=3.0"]
+ENGINE = ["engine=vectorised"]
+
+
+def cloister_command(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cloister", *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "COLUMNS": "100"}, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "a"
+    done = cloister_command("run", *KEYS, *NOISE, *ENGINE, "--folder", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_run_leaves_a_folder_and_says_where(finished):
+    assert RunFolder.open(finished).finished
+    assert (finished / "config.toml").is_file()
+
+
+def test_help_is_helpful_everywhere():
+    top = cloister_command("--help")
+    assert top.returncode == 0
+    for command in ("run", "resume", "plan", "show", "demo"):
+        assert command in top.stdout
+        page = cloister_command(command, "--help")
+        assert page.returncode == 0
+        assert "Usage:" in page.stdout
+    keys = cloister_command("run", "--help").stdout
+    for key in ("clip", "noise_multiplier", "server_momentum", "hidden", "checkpoint_every"):
+        assert f"  {key} " in keys
+
+
+def test_version():
+    assert cloister_command("--version").stdout.strip() == cloister.__version__
+
+
+def test_show_prints_the_certificate_and_json(finished):
+    text = cloister_command("show", finished)
+    assert text.returncode == 0
+    assert "PRIVACY CERTIFICATE" in text.stdout
+    certificate = json.loads(cloister_command("show", finished, "--json").stdout)
+    assert certificate["rounds_charged"] == 4
+
+
+def test_show_compares_and_draws(finished, tmp_path):
+    picture = tmp_path / "both.png"
+    done = cloister_command("show", finished, finished, "--picture", picture)
+    assert done.returncode == 0, done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_resume_of_a_finished_run_says_so(finished):
+    done = cloister_command("resume", finished)
+    assert done.returncode == 0
+    assert "already ended" in done.stdout
+
+
+def test_options_can_be_written_both_ways(tmp_path):
+    config = tmp_path / "run.toml"
+    config.write_text("\n".join([*KEYS, "noise_multiplier=9.0"]))
+    done = cloister_command(
+        "run", config, "--rounds", 2, "--noise-multiplier=3.5", "clip=0.7", "--folder", tmp_path / "r"
+    )
+    assert done.returncode == 0, done.stderr
+    description = RunFolder.open(tmp_path / "r").description()
+    assert description["rounds"] == 2
+    assert description["method"]["mechanism"]["noise_multiplier"] == 3.5
+    assert description["bound_l2"] == 0.7
+
+
+def test_plan_prints_and_draws(tmp_path):
+    done = cloister_command(
+        "plan", "--clients", 300, "--rate", 0.5, "--rounds", 20, "--epsilon", 2, "--delta", "1/300", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    for word in ("noise multiplier", "weak", "signal / noise", "add or remove one client"):
+        assert word in done.stdout
+    assert (tmp_path / "plan.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", *KEYS, *NOISE, "clipp=1"], 'did you mean "clip"?'),
+        (["run", *KEYS, *NOISE, "clip=-1"], "clip > 0"),
+        (["run", *KEYS, *NOISE, "rate=1.5"], "0 < rate <= 1"),
+        (["run", *KEYS, "epsilon=1e-9"], "some noise can reach"),
+        (["run", *KEYS], "epsilon and delta, or a noise_multiplier"),
+        (["run", "missing.toml"], "readable config file"),
+        (["run", "--clip"], "a value after --clip"),
+        (["run", "a.toml", "b.toml"], "one config file"),
+        (["resume", "nowhere"], "folder of a run"),
+        (["show", "nowhere"], "folder of a run"),
+        (["plan", "--clients", "9", "--rounds", "3", "--delta", "lots", "--epsilon", "1"], "delta to be a number"),
+        (["plan", "--clients", "9", "--rounds", "3", "--delta", "1e-3"], "either epsilon or noise_multiplier"),
+        (["plan", "--clients", "9"], "Missing option"),
+        (["runn"], "No such command"),
+    ],
+)
+def test_bad_input_is_one_sentence_status_2_and_nothing_written(tmp_path, words, message):
+    done = cloister_command(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    if done.stderr.startswith("error"):
+        assert len(done.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_folder_that_exists_is_refused(finished):
+    before = {path: path.read_bytes() for path in finished.iterdir()}
+    done = cloister_command("run", *KEYS, *NOISE, "--folder", finished)
+    assert done.returncode == 2
+    assert "resume" in done.stderr
+    assert before == {path: path.read_bytes() for path in finished.iterdir()}
+
+
+def test_kill_minus_nine_and_resume_gives_the_same_bits(tmp_path):
+    """The process is killed again and again, wherever it happens to be, until the run is done."""
+    keys = [*KEYS, *NOISE, *ENGINE, "rounds=40", "checkpoint_every=3", "server=adam"]
+    assert cloister_command("run", *keys, "--folder", tmp_path / "whole").returncode == 0
+    broken = tmp_path / "broken"
+    command = [sys.executable, "-m", "cloister"]
+    start = [*command, "run", *keys, "--folder", str(broken), "--quiet"]
+    kills, target = 0, 5
+    while kills < 4:
+        process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        while process.poll() is None and _charged(broken) < target:
+            time.sleep(0.002)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode in (0, -signal.SIGKILL)
+        kills, target = kills + 1, target + 9
+        start = [*command, "resume", str(broken), "--quiet"]
+        charged, saved = _charged(broken), RunFolder.open(broken).load("cpu").round
+        assert charged >= saved, "the ledger never shows less than was released"
+        assert len(RunFolder.open(broken).metrics()) <= charged
+    assert cloister_command("resume", broken).returncode == 0
+    whole, again = (load_file(folder / "model.safetensors") for folder in (tmp_path / "whole", broken))
+    for name, tensor in whole.items():
+        assert tensor.equal(again[name])
+    ledgers = [(folder / "ledger.jsonl").read_bytes() for folder in (tmp_path / "whole", broken)]
+    assert ledgers[0] == ledgers[1]
+
+
+def _charged(folder: Path) -> int:
+    try:
+        return (folder / "ledger.jsonl").read_bytes().count(b"\n") - 1
+    except FileNotFoundError:
+        return 0
+
+
+def test_damage_is_one_sentence_and_status_2(tmp_path):
+    for name in ("ledger.jsonl", "checkpoint.safetensors", "description.json"):
+        folder = tmp_path / name
+        cloister_command("run", *KEYS, *NOISE, *ENGINE, "--folder", folder)
+        (folder / "certificate.json").unlink()
+        damaged = bytearray((folder / name).read_bytes())
+        damaged[len(damaged) // 2] ^= 1
+        (folder / name).write_bytes(bytes(damaged))
+        done = cloister_command("resume", folder)
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: Expected")
+        assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_demo_reaches_its_figures(tmp_path):
+    """At least 0.90 test accuracy at user-level epsilon 2, delta 1e-3, on 300 clients."""
+    done = cloister_command("demo", "--folder", tmp_path / "demo")
+    assert done.returncode == 0, done.stderr
+    private = RunFolder.open(tmp_path / "demo" / "epsilon-2")
+    assert private.metrics()[-1]["accuracy"] >= 0.90
+    certificate = private.certificate()
+    assert certificate.epsilon <= 2.0
+    assert certificate.prices[0].delta == 1e-3
+    for label in ("no privacy", "epsilon 8", "epsilon 2"):
+        assert label in done.stdout
+    assert (tmp_path / "demo" / "demo.png").is_file()
