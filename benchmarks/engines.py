@@ -120,12 +120,10 @@ def main() -> None:
         "cnn 32-64 on 8x8": lambda shape, classes: cnn(shape, classes, width=32),
     }
     results = [measure(name, make, arguments.rounds) for name, make in models.items()]
-    print(
-        f"{CLIENTS} clients x {STEPS} steps x batch {BATCH}, {torch.get_num_threads()} threads, torch {torch.__version__}\n"
-    )
-    print(
-        f"{'model':<18}{'plain':>9}{'loop':>9}{'vector.':>9}{'loop/v':>8}{'plain/v':>8}  {'auto':<11}{'auto/best':>9}  differ"
-    )
+    work_done = f"{CLIENTS} clients x {STEPS} steps x batch {BATCH}"
+    print(f"{work_done}, {torch.get_num_threads()} threads, torch {torch.__version__}\n")
+    heads = f"{'model':<18}{'plain':>9}{'loop':>9}{'vector.':>9}{'loop/v':>8}{'plain/v':>8}"
+    print(f"{heads}  {'auto':<11}{'auto/best':>9}  differ")
     for r in results:
         ms = r["milliseconds"]
         print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,7 +88,7 @@ def resume(
             "cloister.run(..., folder=..., resume=True)."
         )
     if run_folder.finished:
-        _say(f"{folder} has already ended; `cloister show {folder}` tells how.")
+        _say(f"{folder} has already ended; `{_program()} show {folder}` tells how.")
         return
     _run(build(load(folder / "config.toml")).start, folder, resume=True, progress=False if quiet else None)
 
@@ -142,7 +143,7 @@ def show(
         _show(report.runs_table(folders))
         for name, folder in folders.items():
             if not folder.finished:
-                _say(f"{name} has not ended: continue it with `cloister resume {folder.path}`.")
+                _say(f"{name} has not ended: continue it with `{_program()} resume {folder.path}`.")
         if len(folders) == 1:
             _say(f"\n{next(iter(certificates.values()))}")
     if picture is not None:
@@ -168,7 +169,7 @@ def demo(
     for label, run_folder in folders.items():
         _say(f"{label + ':':<12} {run_folder.path}")
     _say(f"{'picture:':<12} {path / 'demo.png'}")
-    _say(f"\nWhat was promised, and what was not: cloister show {path / 'epsilon-2'}")
+    _say(f"\nWhat was promised, and what was not: {_program()} show {path / 'epsilon-2'}")
 
 
 @app.callback(invoke_without_command=True)
@@ -200,7 +201,8 @@ def _run(start: Any, path: Path, **options: Any) -> None:
     if result.stopped:
         _say(f"stopped: {result.stopped}")
     _show(report.runs_table({path.name: RunFolder.open(path)}))
-    _say(f"\n{result.seconds:.1f} s with the {result.engine} engine, kept in {path}\ncertificate: cloister show {path}")
+    _say(f"\n{result.seconds:.1f} s with the {result.engine} engine, kept in {path}")
+    _say(f"certificate: {_program()} show {path}")
 
 
 def _file_and_words(arguments: list[str]) -> tuple[Path | None, list[str]]:
@@ -234,6 +236,11 @@ def _number(name: str, text: str) -> float:
         raise CloisterError(
             f"Expected {name} to be a number such as 1e-5 or 1/3400, found {text!r}: mend it."
         ) from None
+
+
+def _program() -> str:
+    """How to call this program again from here."""
+    return "cloister" if shutil.which("cloister") else sys.argv[0]
 
 
 def _say(text: str, err: bool = False) -> None:
