@@ -2,49 +2,56 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from torch import nn
 
-from cloister.errors import CloisterError, expect_count
+from cloister.models.basic import cnn, logistic, mlp
+from cloister.models.federated import emnist_cnn, fedsam_cnn, fedspa_cifar_cnn, fedspa_mnist_cnn, pfl_benchmark_cnn
 from cloister.models.norms import group_norm
+from cloister.models.papernot import papernot_cifar_cnn, papernot_mnist_cnn, pfl_cifar_cnn, pfl_mnist_cnn
+from cloister.models.recurrent import char_lstm
+from cloister.models.resnet import resnet18
+from cloister.models.scatter_nets import scatter_cnn, scatter_linear
+from cloister.models.scattering import scatter
 
-Shape = tuple[int, ...]
+CATALOGUE: dict[str, Callable[..., nn.Module]] = {
+    "logistic": logistic,
+    "mlp": mlp,
+    "cnn": cnn,
+    "emnist_cnn": emnist_cnn,
+    "fedsam_cnn": fedsam_cnn,
+    "resnet18": resnet18,
+    "fedspa_mnist_cnn": fedspa_mnist_cnn,
+    "fedspa_cifar_cnn": fedspa_cifar_cnn,
+    "papernot_mnist_cnn": papernot_mnist_cnn,
+    "papernot_cifar_cnn": papernot_cifar_cnn,
+    "pfl_mnist_cnn": pfl_mnist_cnn,
+    "pfl_cifar_cnn": pfl_cifar_cnn,
+    "scatter_linear": scatter_linear,
+    "scatter_cnn": scatter_cnn,
+    "pfl_benchmark_cnn": pfl_benchmark_cnn,
+    "char_lstm": char_lstm,
+}
 
-
-def logistic(shape: Shape, classes: int) -> nn.Module:
-    """Multinomial logistic regression on the flattened input."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
-
-
-def mlp(shape: Shape, classes: int, hidden: int = 32) -> nn.Module:
-    """One hidden layer with ReLU."""
-    expect_count("hidden", hidden, "the width of the hidden layer")
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes))
-
-
-def cnn(shape: Shape, classes: int, width: int = 8) -> nn.Module:
-    """Two 3x3 convolutions with ReLU, each followed by 2x2 max-pooling, and a linear layer: for small images."""
-    expect_count("width", width, "the number of channels of the first convolution")
-    if len(shape) != 3 or min(shape[1:]) < 4:
-        raise CloisterError(
-            f"Expected inputs of shape (channels, height, width) of at least 4x4 for the cnn, found {shape}: "
-            "choose the model logistic or mlp."
-        )
-    channels, height, breadth = shape
-    return nn.Sequential(
-        nn.Conv2d(channels, width, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(width, 2 * width, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(2 * width * (height // 4) * (breadth // 4), classes),
-    )
-
-
-CATALOGUE: dict[str, Callable[..., nn.Module]] = {"logistic": logistic, "mlp": mlp, "cnn": cnn}
-
-__all__ = ["CATALOGUE", "cnn", "group_norm", "logistic", "mlp"]
+__all__ = [
+    "CATALOGUE",
+    "char_lstm",
+    "cnn",
+    "emnist_cnn",
+    "fedsam_cnn",
+    "fedspa_cifar_cnn",
+    "fedspa_mnist_cnn",
+    "group_norm",
+    "logistic",
+    "mlp",
+    "papernot_cifar_cnn",
+    "papernot_mnist_cnn",
+    "pfl_benchmark_cnn",
+    "pfl_cifar_cnn",
+    "pfl_mnist_cnn",
+    "resnet18",
+    "scatter",
+    "scatter_cnn",
+    "scatter_linear",
+]

@@ -1,0 +1,48 @@
+"""Small models for first steps."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from cloister.errors import expect_count
+from cloister.models.activations import Activation, activation_layer
+from cloister.models.shapes import Shape, expect_images
+
+
+def logistic(shape: Shape, classes: int) -> nn.Module:
+    """Multinomial logistic regression on the flattened input."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+
+
+def mlp(shape: Shape, classes: int, hidden: int = 32) -> nn.Module:
+    """One hidden layer with ReLU."""
+    expect_count("hidden", hidden, "the width of the hidden layer")
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+
+def cnn(
+    shape: Shape,
+    classes: int,
+    width: int = 8,
+    activation: Activation = "relu",
+    scale: float = 2.0,
+    temperature: float = 2.0,
+    offset: float = 1.0,
+) -> nn.Module:
+    """Two 3x3 convolutions, each followed by 2x2 max-pooling, and a linear layer: for small images."""
+    expect_count("width", width, "the number of channels of the first convolution")
+    channels = expect_images("cnn", shape, least=4)
+    act = activation_layer(activation, scale, temperature, offset)
+    _, height, breadth = shape
+    return nn.Sequential(
+        nn.Conv2d(channels, width, 3, padding=1),
+        act,
+        nn.MaxPool2d(2),
+        nn.Conv2d(width, 2 * width, 3, padding=1),
+        act,
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(2 * width * (height // 4) * (breadth // 4), classes),
+    )
