@@ -201,3 +201,36 @@ def test_the_demo_reaches_its_figures(tmp_path):
     for label in ("no privacy", "epsilon 8", "epsilon 2"):
         assert label in done.stdout
     assert (tmp_path / "demo" / "demo.png").is_file()
+
+
+def test_data_can_be_listed_and_looked_at(tmp_path):
+    listed = cloister_command("data", "list", cwd=tmp_path)
+    assert listed.returncode == 0
+    for name in ("digits", "mnist", "cifar100", "shakespeare"):
+        assert name in listed.stdout
+    one = cloister_command("data", "list", "cifar10")
+    assert "Krizhevsky" in one.stdout
+    shown = cloister_command(
+        "data", "show", "digits", "partition=dirichlet", "alpha=0.3", "--clients", 12, cwd=tmp_path
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert (tmp_path / "digits-dirichlet.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["data", "show"], "name of a data set"),
+        (["data", "show", "digitz"], 'did you mean "digits"'),
+        (["data", "show", "digits", "partition=natural"], "know their owners"),
+        (["data", "show", "mnist"], "cloister data get mnist"),
+        (["data", "get", "nothing"], "found 'nothing'"),
+        (["data", "list", "nothing"], "found 'nothing'"),
+    ],
+)
+def test_bad_data_requests_are_one_sentence(tmp_path, words, message, monkeypatch):
+    monkeypatch.setenv("CLOISTER_DATA", str(tmp_path / "empty"))
+    done = cloister_command(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

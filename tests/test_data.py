@@ -26,7 +26,7 @@ def test_digits_are_dealt_completely_and_evenly():
     assert 0 <= task.population.inputs.min() < task.population.inputs.max() == 1
     assert task.fingerprint() == cl.data.digits(clients=300).fingerprint()
     assert task.fingerprint() != cl.data.digits(clients=299).fingerprint()
-    assert task.fingerprint() != cl.data.digits(clients=300, split_seed=1).fingerprint()
+    assert task.fingerprint() != cl.data.digits(partition=cl.data.iid(300, split_seed=1)).fingerprint()
 
 
 def test_arrays_are_sorted_by_client_and_nothing_is_lost():
@@ -107,7 +107,7 @@ def test_labels_beyond_the_classes_are_refused():
         cl.data.from_arrays(x, y, who, classes=2)
 
 
-@pytest.mark.parametrize(("clients", "message"), [(0, "clients"), (2000, "at most 1438 clients"), (2.5, "clients")])
+@pytest.mark.parametrize(("clients", "message"), [(0, "clients"), (2000, "at most 1438 parts"), (2.5, "clients")])
 def test_impossible_digits_are_refused(clients, message):
     with pytest.raises(CloisterError, match=message):
         cl.data.digits(clients=clients)

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "cloister"
 FLOORS = [
     {"errors"},
     {"streams", "params", "privacy"},
-    {"joints"},
+    {"joints", "views"},
     {"batches", "problem", "local", "transforms", "mechanisms", "servers", "cohorts"},
     {"round"},
     {"engine", "methods", "models"},

@@ -16,6 +16,7 @@ from cloister.errors import CloisterError
 from cloister.joints import Batch, Problem
 from cloister.params import Layout
 from cloister.streams import fold, uniform
+from cloister.views import View, plain
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs [b, ...], labels [b, ...]) -> losses, one or more per sample, batch first."""
@@ -26,15 +27,19 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(outputs, labels, reduction="none")
 
 
-def problem_of(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes: int | None) -> Problem:
+def problem_of(
+    module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes: int | None, view: View | None = None
+) -> Problem:
     """The minimisation problem of a module; `inputs` and `labels` are a few samples to try it on."""
-    layout = Layout.of(module)
+    layout, view = Layout.of(module), view or plain()
     _refuse_batch_norm(module)
-    draws = _try(module, loss, inputs, labels, classes)
+    dtype = next(iter(module.parameters())).dtype
+    draws = _try(module, loss, view.test(inputs, dtype), labels, classes)
 
     def mean_loss(w: Tensor, batch: Batch) -> Tensor:
+        inputs = view.train(batch.inputs, batch.key, w.dtype)
         with KeyedDropout(batch.key) if draws else nullcontext():
-            outputs = torch.func.functional_call(module, layout.views(w), (batch.inputs,))
+            outputs = torch.func.functional_call(module, layout.views(w), (inputs,))
         losses = loss(outputs, batch.labels)
         losses = losses.flatten(1).mean(1) if losses.dim() > 1 else losses
         return torch.where(batch.mask, losses, 0.0).sum() / batch.count

@@ -63,6 +63,8 @@ def test_parts_take_their_keys():
         ({"size": 5}, "belongs to cohort fixed"),
         ({"method": "dp_fedavgg"}, 'did you mean "dp_fedavg"'),
         ({"data": "cats"}, "data to be one of digits"),
+        ({"partition": "alphabetical"}, "partition to be one of iid"),
+        ({"alpha": 0.5}, "belongs to partition dirichlet"),
         ({"clip": -1.0}, "clip > 0"),
         ({"clip": "big"}, "clip to be a number, found 'big'"),
         ({"rounds": 2.5}, "rounds to be a whole number"),

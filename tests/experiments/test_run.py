@@ -183,7 +183,7 @@ def test_resuming_with_anything_changed_is_refused(tmp_path):
         "rounds": {"rounds": 7},
         "cohort": {"cohort": cl.poisson(0.4)},
         "method": {"method": cl.methods.dp_fedavg(clip=0.6, lr=0.5, steps=2, noise_multiplier=3.0)},
-        "data": {"task": cl.data.digits(clients=40, split_seed=3)},
+        "data": {"task": cl.data.digits(partition=cl.data.iid(40, split_seed=3))},
         "model": {"model": lambda: cl.models.mlp(TASK.shape, 10)},
         "dtype": {"dtype": "float64"},
         "randomness": {"randomness": "secure"},
@@ -349,7 +349,7 @@ def test_two_runs_with_one_seed_do_not_share_their_noise():
 def test_what_is_published_does_not_depend_on_anybodys_data():
     """The certificate's hashes are functions of the settings; the data's fingerprint stays in the checkpoint."""
     first = go(task=cl.data.digits(clients=40))
-    second = go(task=cl.data.digits(clients=40, split_seed=5))
+    second = go(task=cl.data.digits(partition=cl.data.iid(40, split_seed=5)))
     assert first.certificate.configuration_sha256 == second.certificate.configuration_sha256
     assert first.certificate.ledger_seal == second.certificate.ledger_seal
 

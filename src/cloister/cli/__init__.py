@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from cloister.cli.data import data_app
+from cloister.cli.words import file_and_words, number, print_table, program, say, working
 from cloister.errors import CloisterError
 
 app = typer.Typer(
@@ -24,6 +23,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+app.add_typer(data_app)
 
 
 class _RunCommand(TyperCommand):
@@ -65,7 +67,7 @@ def run(
     """
     from cloister.experiments.config import build, load
 
-    file, words = _file_and_words(ctx.args)
+    file, words = file_and_words(ctx.args)
     experiment = build(load(file, words))
     values = experiment.values
     path = folder or Path("runs") / f"{values['method']}-{values['data']}-{datetime.now():%Y%m%d-%H%M%S}"
@@ -88,7 +90,7 @@ def resume(
             "cloister.run(..., folder=..., resume=True)."
         )
     if run_folder.finished:
-        _say(f"{folder} has already ended; `{_program()} show {folder}` tells how.")
+        say(f"{folder} has already ended; `{program()} show {folder}` tells how.")
         return
     _run(build(load(folder / "config.toml")).start, folder, resume=True, progress=False if quiet else None)
 
@@ -112,16 +114,16 @@ def plan(
     from cloister.experiments import plan as planning
     from cloister.experiments import report
 
-    with _working("pricing"):
+    with working("pricing"):
         planned = planning.plan(
-            clients, rounds, _number("delta", delta), rate, size, epsilon, noise_multiplier, parameters
+            clients, rounds, number("delta", delta), rate, size, epsilon, noise_multiplier, parameters
         )
     for name, text in report.plan_summary(planned):
-        _say(f"{name + ':':<18} {text}")
-    _say("")
-    _show(report.plan_table(planned))
+        say(f"{name + ':':<18} {text}")
+    say("")
+    print_table(report.plan_table(planned))
     report.plan_picture(planned, picture)
-    _say(f"\npicture: {picture}")
+    say(f"\npicture: {picture}")
 
 
 @app.command()
@@ -138,17 +140,17 @@ def show(
     certificates = {name: folder.certificate() for name, folder in folders.items()}
     if as_json:
         found = [plain(certificate.to_json()) for certificate in certificates.values()]
-        _say(json.dumps(found[0] if len(found) == 1 else found, indent=2))
+        say(json.dumps(found[0] if len(found) == 1 else found, indent=2))
     else:
-        _show(report.runs_table(folders))
+        print_table(report.runs_table(folders))
         for name, folder in folders.items():
             if not folder.finished:
-                _say(f"{name} has not ended: continue it with `{_program()} resume {folder.path}`.")
+                say(f"{name} has not ended: continue it with `{program()} resume {folder.path}`.")
         if len(folders) == 1:
-            _say(f"\n{next(iter(certificates.values()))}")
+            say(f"\n{next(iter(certificates.values()))}")
     if picture is not None:
         report.runs_picture(folders, picture)
-        _say(f"picture: {picture}", err=True)
+        say(f"picture: {picture}", err=True)
 
 
 @app.command()
@@ -162,14 +164,14 @@ def demo(
 
     path = folder or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     folders = dict(demonstration.demo(path, seed))
-    _say("\nTest accuracy, and the most that a client can lose by taking part:\n")
-    _show(report.runs_table(folders))
+    say("\nTest accuracy, and the most that a client can lose by taking part:\n")
+    print_table(report.runs_table(folders))
     report.runs_picture(folders, path / "demo.png")
-    _say("")
+    say("")
     for label, run_folder in folders.items():
-        _say(f"{label + ':':<12} {run_folder.path}")
-    _say(f"{'picture:':<12} {path / 'demo.png'}")
-    _say(f"\nWhat was promised, and what was not: {_program()} show {path / 'epsilon-2'}")
+        say(f"{label + ':':<12} {run_folder.path}")
+    say(f"{'picture:':<12} {path / 'demo.png'}")
+    say(f"\nWhat was promised, and what was not: {program()} show {path / 'epsilon-2'}")
 
 
 @app.callback(invoke_without_command=True)
@@ -177,7 +179,7 @@ def _top(version: Annotated[bool, typer.Option("--version", help="Print the vers
     if version:
         from cloister import __version__
 
-        _say(__version__)
+        say(__version__)
         raise typer.Exit
 
 
@@ -186,10 +188,10 @@ def main() -> None:
     try:
         app()
     except CloisterError as error:
-        _say(f"error: {error}", err=True)
+        say(f"error: {error}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        _say("interrupted; a run in a folder can be continued with `cloister resume`", err=True)
+        say("interrupted; a run in a folder can be continued with `cloister resume`", err=True)
         sys.exit(130)
 
 
@@ -199,63 +201,7 @@ def _run(start: Any, path: Path, **options: Any) -> None:
 
     result = start(folder=path, **options)
     if result.stopped:
-        _say(f"stopped: {result.stopped}")
-    _show(report.runs_table({path.name: RunFolder.open(path)}))
-    _say(f"\n{result.seconds:.1f} s with the {result.engine} engine, kept in {path}")
-    _say(f"certificate: {_program()} show {path}")
-
-
-def _file_and_words(arguments: list[str]) -> tuple[Path | None, list[str]]:
-    """[FILE] KEY=VALUE --KEY VALUE --KEY=VALUE -> the file, and KEY=VALUE for all the rest."""
-    file, words, rest = None, [], list(arguments)
-    while rest:
-        word = rest.pop(0)
-        if word.startswith("--"):
-            key, equals, value = word[2:].partition("=")
-            if not equals:
-                if not rest:
-                    raise CloisterError(f"Expected a value after {word}, found none: write {word} VALUE.")
-                value = rest.pop(0)
-            words.append(f"{key.replace('-', '_')}={value}")
-        elif "=" in word:
-            words.append(word)
-        elif file is None:
-            file = Path(word)
-        else:
-            raise CloisterError(
-                f"Expected one config file, found {str(file)!r} and {word!r}: give KEY=VALUE for the rest."
-            )
-    return file, words
-
-
-def _number(name: str, text: str) -> float:
-    numerator, slash, denominator = text.partition("/")
-    try:
-        return float(numerator) / float(denominator) if slash else float(text)
-    except (ValueError, ZeroDivisionError):
-        raise CloisterError(
-            f"Expected {name} to be a number such as 1e-5 or 1/3400, found {text!r}: mend it."
-        ) from None
-
-
-def _program() -> str:
-    """How to call this program again from here."""
-    return "cloister" if shutil.which("cloister") else sys.argv[0]
-
-
-def _say(text: str, err: bool = False) -> None:
-    typer.echo(text, err=err)
-
-
-def _show(table: Any) -> None:
-    from rich.console import Console
-
-    Console().print(table)
-
-
-@contextmanager
-def _working(what: str) -> Iterator[None]:
-    from rich.console import Console
-
-    with Console(stderr=True).status(f"{what} ..."):
-        yield
+        say(f"stopped: {result.stopped}")
+    print_table(report.runs_table({path.name: RunFolder.open(path)}))
+    say(f"\n{result.seconds:.1f} s with the {result.engine} engine, kept in {path}")
+    say(f"certificate: {program()} show {path}")

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloister.data.task import Task, from_arrays
-from cloister.errors import expect, expect_count
+from cloister.data.deal import deal
+from cloister.data.partitions import Partition, iid
+from cloister.data.raw import RawData, Samples
+from cloister.data.task import Task
+from cloister.errors import expect
 
 
-def digits(clients: int = 300, test: float = 0.2, split_seed: int = 0) -> Task:
+def digits(clients: int = 300, test: float = 0.2, partition: Partition | None = None) -> Task:
     """The digits, a fifth held out for testing, the rest dealt at random into equal hands.
 
     >>> digits(clients=300).population.sizes.unique().tolist()
@@ -20,19 +23,10 @@ def digits(clients: int = 300, test: float = 0.2, split_seed: int = 0) -> Task:
     """
     from sklearn.datasets import load_digits
 
-    expect_count("clients", clients, "the number of clients among which the digits are dealt")
-    data = load_digits()
-    images = (data.images / 16).astype(np.float32)[:, None]
-    labels = data.target.astype(np.int64)
     expect(0 < test < 1, "test to be a fraction between 0 and 1", test, "0.2 holds out a fifth")
-    order = np.random.default_rng(split_seed).permutation(len(labels))
+    data = load_digits()
+    images, labels = (data.images / 16).astype(np.float32)[:, None], data.target.astype(np.int64)
+    order = np.random.default_rng(0).permutation(len(labels))
     held, kept = order[: round(test * len(labels))], order[round(test * len(labels)) :]
-    expect(clients <= len(kept), f"at most {len(kept)} clients, one for every digit", clients, "ask for fewer")
-    return from_arrays(
-        images[kept],
-        labels[kept],
-        np.arange(len(kept)) % clients,
-        test=(images[held], labels[held]),
-        classes=10,
-        name="digits",
-    )
+    raw = RawData(Samples(images[kept], labels[kept]), Samples(images[held], labels[held]), classes=10)
+    return deal(raw, partition or iid(clients), "digits")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from cloister.batches import Population
 from cloister.errors import CloisterError, expect, expect_count
 from cloister.models import logistic
 from cloister.problem import Loss, cross_entropy
+from cloister.views import View, plain
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,12 @@ class Task:
     classes: int | None
     model: Callable[[], nn.Module]
     loss: Loss = cross_entropy
+    view: View = field(default_factory=plain)
+    """How stored inputs become what the model sees."""
+    local_test: tuple[Tensor, Tensor] | None = None
+    """Rows of the test set and the client that each counts for; a row may count for several."""
+    copies: int = 1
+    """With how many clients the most widespread sample lies; above 1, clients overlap."""
 
     @property
     def clients(self) -> int:
@@ -37,8 +44,8 @@ class Task:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
-        return tuple(self.population.inputs.shape[1:])
+        """The shape of one input as the model sees it."""
+        return tuple(self.view.test(self.population.inputs[:1], torch.float32).shape[1:])
 
     def fingerprint(self) -> str:
         """A hash of all data, by which a resumed run knows that nothing changed."""
@@ -97,7 +104,7 @@ def from_arrays(
     if loss is cross_entropy:
         classes = classes or int(max(y.max(), test_y.max() if len(test_y) else 0)) + 1
         for what, values in (("labels", y), ("test labels", test_y)):
-            _expect_classes(what, values, classes)
+            expect_classes(what, values, classes)
     order = torch.from_numpy(np.argsort(owner, kind="stable"))
     sizes = torch.from_numpy(np.bincount(owner, minlength=population_size)).long()
     shape = tuple(x.shape[1:])
@@ -138,7 +145,8 @@ def _tensor(what: str, values: Any) -> Tensor:
     return tensor
 
 
-def _expect_classes(what: str, labels: Tensor, classes: int) -> None:
+def expect_classes(what: str, labels: Tensor, classes: int) -> None:
+    """The labels are whole numbers from 0 to classes - 1."""
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise CloisterError(
             f"Expected {what} to be whole numbers from 0 to {classes - 1}, found {labels.dtype}: convert them, or "

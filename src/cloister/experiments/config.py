@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister import cohorts, data, methods, models, servers
+from cloister.data import partitions
 from cloister.errors import CloisterError, nearest
 from cloister.experiments.run import run as run_function
 
@@ -37,7 +38,8 @@ class Part:
 
 PARTS = {
     "method": Part(methods.CATALOGUE, "dp_fedavg", supplied=("server",)),
-    "data": Part(data.CATALOGUE, "digits"),
+    "data": Part(data.CATALOGUE, "digits", supplied=("partition", "clients")),
+    "partition": Part(partitions.CATALOGUE, "iid"),
     "model": Part(models.CATALOGUE, "logistic", supplied=("shape", "classes")),
     "cohort": Part(cohorts.CATALOGUE, "poisson"),
     "server": Part(servers.CATALOGUE, "sgd", prefix="server_"),
@@ -68,10 +70,24 @@ MEANINGS = {
     "rate": "probability with which a client joins a round",
     "size": "number of clients in every round",
     "clients": "number of clients",
+    "partition": "how samples are dealt to clients",
+    "alpha": "evenness of the Dirichlet partition: small is uneven",
+    "per_client": "label shards that a client gets",
+    "split": "which of EMNIST's splits",
+    "augment": "true: crop at random and, for photographs, flip",
+    "features": "pixels, or scatter for scattering features (ScatterNet)",
+    "length": "characters that the next one is guessed from",
     "test": "fraction of the samples held out for testing",
-    "split_seed": "seed of the split into clients and test set",
+    "split_seed": "seed of the partition",
     "hidden": "width of the hidden layer",
     "width": "channels of the first convolution",
+    "activation": "relu, tanh or tempered (scale / (1 + exp(-temperature z)) - offset)",
+    "scale": "height of the tempered sigmoid",
+    "temperature": "steepness of the tempered sigmoid",
+    "offset": "what is subtracted from the tempered sigmoid",
+    "dropout": "probability of dropout before the last layer, and half of it after the convolutions; 0 for none",
+    "embedding": "how many numbers stand for a character",
+    "layers": "recurrent layers, one above the other",
     "rounds": "number of rounds",
     "epsilon": "privacy budget; no round is run that would exceed it",
     "delta": "probability that the guarantee may fail; well below 1/clients",
@@ -145,41 +161,60 @@ class Experiment:
 
 def build(values: Mapping[str, Any]) -> Experiment:
     """Check the keys, fill in the defaults, and build the parts. Nothing is run or written."""
-    chosen = {part: _choice(part, values.get(part, spec.default)) for part, spec in PARTS.items()}
-    keys = [key for part, option in chosen.items() for key in _keys_of(part, option)] + _run_keys()
-    _refuse_unknown(values, {key.name for key in keys}, chosen)
-    settled: dict[str, Any] = dict(chosen)
-    for key in keys:
-        if key.name in values:
-            settled[key.name] = _convert(key, values[key.name])
-        elif key.default is inspect.Parameter.empty:
-            raise CloisterError(
-                f"Expected a value for {key.name} ({MEANINGS[key.name]}), found none: {key.owner} needs it, so add "
-                f"{key.name} = ... to the config or {key.name}=... to the command."
-            )
-        elif key.default is not None:
-            settled[key.name] = key.default
-
-    def arguments(part: str) -> dict[str, Any]:
-        prefix = PARTS[part].prefix
-        names = [key.name for key in _keys_of(part, chosen[part])]
-        return {name.removeprefix(prefix): settled[name] for name in names if name in settled}
-
-    def make(part: str, **supplied: Any) -> Any:
-        return PARTS[part].catalogue[chosen[part]](**arguments(part), **supplied)
-
-    takes_server = "server" in inspect.signature(PARTS["method"].catalogue[chosen["method"]]).parameters
-    method = make("method", **({"server": make("server")} if takes_server else {}))
-    task = make("data")
+    parts = _Parts.settle(values, tuple(PARTS), _run_keys())
+    takes_server = "server" in inspect.signature(PARTS["method"].catalogue[parts.chosen["method"]]).parameters
+    method = parts.make("method", **({"server": parts.make("server")} if takes_server else {}))
+    task = parts.make("data", partition=parts.make("partition"))
     start = partial(
         run_function,
         method,
         task,
-        cohort=make("cohort"),
-        model=partial(make, "model", shape=task.shape, classes=task.classes),
-        **{key.name: settled[key.name] for key in _run_keys() if key.name in settled},
+        cohort=parts.make("cohort"),
+        model=partial(parts.make, "model", shape=task.shape, classes=task.classes),
+        **{key.name: parts.settled[key.name] for key in _run_keys() if key.name in parts.settled},
     )
-    return Experiment(settled, start)
+    return Experiment(parts.settled, start)
+
+
+def build_task(values: Mapping[str, Any]) -> data.Task:
+    """The data of a run alone, dealt to clients."""
+    parts = _Parts.settle(values, ("data", "partition"), [])
+    task: data.Task = parts.make("data", partition=parts.make("partition"))
+    return task
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Which option was chosen for each part, and the value of every key."""
+
+    chosen: dict[str, str]
+    settled: dict[str, Any]
+
+    @classmethod
+    def settle(cls, values: Mapping[str, Any], names: tuple[str, ...], more: list[Key]) -> _Parts:
+        usual = data.USUAL.get(str(values.get("data")), {})
+        chosen = {part: _choice(part, values.get(part, usual.get(part, PARTS[part].default))) for part in names}
+        keys = [key for part, option in chosen.items() for key in _keys_of(part, option)] + more
+        _refuse_unknown(values, {key.name for key in keys}, chosen)
+        settled: dict[str, Any] = dict(chosen)
+        for key in keys:
+            if key.name in values:
+                settled[key.name] = _convert(key, values[key.name])
+            elif key.default is inspect.Parameter.empty:
+                raise CloisterError(
+                    f"Expected a value for {key.name} ({MEANINGS[key.name]}), found none: {key.owner} needs it, so "
+                    f"add {key.name} = ... to the config or {key.name}=... to the command."
+                )
+            elif key.default is not None:
+                settled[key.name] = key.default
+        return cls(chosen, settled)
+
+    def make(self, part: str, **supplied: Any) -> Any:
+        """Build a part from its keys and from what other parts supply."""
+        spec, option = PARTS[part], self.chosen[part]
+        names = [key.name for key in _keys_of(part, option) if key.name in self.settled]
+        arguments = {name.removeprefix(spec.prefix): self.settled[name] for name in names}
+        return spec.catalogue[option](**arguments, **supplied)
 
 
 def _choice(part: str, option: Any) -> str:
@@ -196,7 +231,7 @@ def _refuse_unknown(values: Mapping[str, Any], known: set[str], chosen: Mapping[
         if name in known or name in PARTS:
             continue
         elsewhere = next((key for key in all_keys() if key.name == name), None)
-        if elsewhere is not None:
+        if elsewhere is not None and elsewhere.owner.split()[0] in chosen:
             part = elsewhere.owner.split()[0]
             raise CloisterError(
                 f"Expected keys of {part} {chosen[part]}, found {name!r}, which belongs to {elsewhere.owner}: remove "

@@ -15,29 +15,49 @@ from cloister.params import Layout
 
 @dataclass(frozen=True)
 class Score:
-    """Mean loss per label, and the fraction of labels that were right (None where labels are no classes)."""
+    """How a model does on the test set (accuracies are None where labels are no classes).
+
+    `accuracy` is over all labels; `client_accuracy` is the mean over clients, each counting the same, of the
+    accuracy on its own test samples (None where clients have none).
+    """
 
     loss: float
     accuracy: float | None
+    client_accuracy: float | None = None
 
 
-def scorer(module: nn.Module, layout: Layout, task: Task, like: Tensor, batch: int = 4096) -> Callable[[Tensor], Score]:
-    """A function that scores a flat vector on the task's test set, kept on the device of `like`."""
+def scorer(module: nn.Module, layout: Layout, task: Task, like: Tensor, batch: int = 2048) -> Callable[[Tensor], Score]:
+    """A function that scores a flat vector on the task's test set, kept on the device of `like`.
+
+    Every test sample goes through the model once, however many clients it counts for.
+    """
     still = copy.deepcopy(module).eval()
-    inputs = task.test_inputs.to(like.device, like.dtype if task.test_inputs.is_floating_point() else None)
-    labels = task.test_labels.to(like.device)
+    inputs, labels = task.test_inputs.to(like.device), task.test_labels.to(like.device)
+    local = None if task.local_test is None else tuple(part.to(like.device) for part in task.local_test)
 
     @torch.no_grad()
     def score(w: Tensor) -> Score:
-        loss, right, count = 0.0, 0, 0
+        views = layout.views(w)
+        losses, right = [], []
         for some, truth in zip(torch.split(inputs, batch), torch.split(labels, batch), strict=True):
-            outputs = torch.func.functional_call(still, layout.views(w), (some,))
-            losses = task.loss(outputs, truth)
-            loss += float(losses.sum())
-            count += losses.numel()
+            outputs = torch.func.functional_call(still, views, (task.view.test(some, w.dtype),))
+            losses.append(task.loss(outputs, truth).flatten().double())
             if task.classes is not None:
-                right += int((outputs.argmax(1) == truth).sum())
-        count = max(count, 1)
-        return Score(loss / count, right / count if task.classes is not None else None)
+                right.append((outputs.argmax(1) == truth).double())
+        mean_loss = float(torch.cat(losses).mean()) if losses else float("nan")
+        if not right:
+            return Score(mean_loss, None)
+        hits = torch.cat(right)
+        return Score(mean_loss, float(hits.mean()), _mean_over_clients(hits, local))
 
     return score
+
+
+def _mean_over_clients(hits: Tensor, local: tuple[Tensor, ...] | None) -> float | None:
+    if local is None or not len(local[0]):
+        return None
+    rows, owners = local
+    hits = hits.flatten(1).mean(1) if hits.dim() > 1 else hits
+    counts = torch.bincount(owners)
+    sums = torch.zeros(len(counts), dtype=hits.dtype, device=hits.device).index_add(0, owners, hits[rows])
+    return float((sums[counts > 0] / counts[counts > 0]).mean())

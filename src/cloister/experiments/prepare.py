@@ -73,7 +73,7 @@ def prepare(
     module = _module(model if model is not None else task.model, streams).to(place, kind).train()
     population = task.population.to(place, kind)
     few = slice(0, 2)
-    problem = problem_of(module, task.loss, population.inputs[few], population.labels[few], task.classes)
+    problem = problem_of(module, task.loss, population.inputs[few], population.labels[few], task.classes, task.view)
     calibrated, budget = _with_noise(method, cohort, task.clients, rounds, epsilon, delta, known)
     fed = Federation(calibrated, cohort, problem, population, streams)
     price = epsilon_of(fed.event, 1, delta or 0.5)  # refuses what has no price
@@ -93,6 +93,8 @@ def prepare(
         "task": {
             "name": task.name,
             "clients": task.clients,
+            "view": {"name": task.view.name, **task.view.settings},
+            "copies": task.copies,
         },
         "model": {
             "parameters": problem.layout.size,
@@ -166,7 +168,9 @@ def _behaviour(fed: Federation, w: Tensor) -> list[float]:
     """
     random = torch.Generator().manual_seed(0)
     real = fed.population
-    inputs = torch.randn((8, *real.inputs.shape[1:]), generator=random).to(real.inputs)
+    shape = (8, *real.inputs.shape[1:])
+    small = torch.randint(0, 2, shape, generator=random)  # pixels and tokens are small whole numbers
+    inputs = (torch.randn(shape, generator=random) if real.inputs.is_floating_point() else small).to(real.inputs)
     ones = torch.tensor([8], device=w.device)
     made_up = Population(inputs, real.labels[:1].repeat(8, *[1] * (real.labels.dim() - 1)) * 0, ones * 0, ones)
     somewhere = 0.1 * torch.randn(w.shape, generator=random).to(w)

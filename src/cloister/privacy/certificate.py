@@ -163,6 +163,12 @@ def _not_covered(description: Mapping[str, Any], delta: float, private: bool) ->
             "simulation: cohorts and noise follow from a seed, and whoever knows the seed can remove the noise; for "
             'a real release use randomness = "secure"'
         )
+    copies = description["task"].get("copies", 1)
+    if copies > 1:
+        gaps.append(
+            f"clients overlap: a sample lies with up to {copies} of them, so that parallel composition is broken and a "
+            f"sample is protected only as {copies} clients together are, for which no epsilon is certified here"
+        )
     if delta * clients >= 1:
         gaps.append(
             f"delta {delta:g} is not below 1/{clients}: a mechanism that publishes one random client's data "

@@ -1,0 +1,73 @@
+"""`cloister data`: what there is, getting it, and looking at how it would be dealt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cloister.cli.words import file_and_words, print_table, say
+from cloister.errors import CloisterError
+
+data_app = typer.Typer(name="data", help="Data sets: list them, get them, look at a partition.", no_args_is_help=True)
+
+
+@data_app.command("list")
+def list_sets(
+    name: Annotated[str | None, typer.Argument(help="One data set, in full: licence, citation, files.")] = None,
+) -> None:
+    """What there is, what is here, how large it is, and under which licence."""
+    from cloister.data import registry
+
+    root = registry.data_folder()
+    if name is not None:
+        say(registry.describe(registry.entry(name), root))
+        return
+    print_table(registry.list_table(root))
+    say(f"\nThe data folder is {root}; set CLOISTER_DATA to choose another.")
+
+
+@data_app.command()
+def get(
+    name: Annotated[str, typer.Argument(help="The data set.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Fetch again what is there but not as published.")] = False,
+) -> None:
+    """Download a data set from its official place, with checksum; an interrupted download is resumed."""
+    from cloister.data import download, registry
+
+    root = registry.data_folder()
+    download.get(registry.entry(name), root, replace=replace)
+    say(f"{name} is in {root}")
+
+
+@data_app.command(
+    options_metavar="NAME [KEY=VALUE ...] [OPTIONS]",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def show(
+    ctx: typer.Context,
+    picture: Annotated[Path | None, typer.Option(help="Where to draw labels per client [NAME-PARTITION.png].")] = None,
+) -> None:
+    """How a data set would be dealt: labels per client as a table and a picture.
+
+    Keys are those of `cloister run`: cloister data show cifar10 partition=dirichlet alpha=0.3 clients=100
+    """
+    import numpy as np
+
+    from cloister.data.pictures import labels_picture, labels_table
+    from cloister.experiments.config import build_task, load
+
+    name, words = file_and_words(ctx.args)
+    if name is None:
+        raise CloisterError("Expected the name of a data set, found none: `cloister data list` names them.")
+    values = load(None, [f"data={name}", *words])
+    task = build_task(values)
+    owners = np.repeat(np.arange(task.clients), task.population.sizes.numpy())
+    counts = np.zeros((task.clients, task.classes or 1), dtype=np.int64)
+    np.add.at(counts, (owners, task.population.labels.numpy()), 1)
+    partition = str(values.get("partition", "default"))
+    print_table(labels_table(counts))
+    path = picture or Path(f"{name}-{partition}.png")
+    labels_picture(counts, path, f"{name}, {partition} partition, {task.clients} clients")
+    say(f"\npicture: {path}")

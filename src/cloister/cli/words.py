@@ -1,0 +1,70 @@
+"""Words in and out: what the commands share."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from cloister.errors import CloisterError
+
+
+def file_and_words(arguments: list[str]) -> tuple[Path | None, list[str]]:
+    """[FILE] KEY=VALUE --KEY VALUE --KEY=VALUE -> the file, and KEY=VALUE for all the rest."""
+    file, words, rest = None, [], list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("--"):
+            key, equals, value = word[2:].partition("=")
+            if not equals:
+                if not rest:
+                    raise CloisterError(f"Expected a value after {word}, found none: write {word} VALUE.")
+                value = rest.pop(0)
+            words.append(f"{key.replace('-', '_')}={value}")
+        elif "=" in word:
+            words.append(word)
+        elif file is None:
+            file = Path(word)
+        else:
+            raise CloisterError(
+                f"Expected one config file, found {str(file)!r} and {word!r}: give KEY=VALUE for the rest."
+            )
+    return file, words
+
+
+def number(name: str, text: str) -> float:
+    numerator, slash, denominator = text.partition("/")
+    try:
+        return float(numerator) / float(denominator) if slash else float(text)
+    except (ValueError, ZeroDivisionError):
+        raise CloisterError(
+            f"Expected {name} to be a number such as 1e-5 or 1/3400, found {text!r}: mend it."
+        ) from None
+
+
+def program() -> str:
+    """How to call this program again from here."""
+    return "cloister" if shutil.which("cloister") else sys.argv[0]
+
+
+def say(text: str, err: bool = False) -> None:
+    typer.echo(text, err=err)
+
+
+def print_table(table: Any) -> None:
+    from rich.console import Console
+
+    Console().print(table)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{what} ..."):
+        yield

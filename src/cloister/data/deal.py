@@ -1,0 +1,86 @@
+"""From a data set and a partition to a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cloister.batches import Population
+from cloister.data.partitions import Hands, Partition, most_copies
+from cloister.data.raw import Array, RawData, Samples
+from cloister.data.task import Task, expect_classes
+from cloister.models import logistic
+from cloister.views import View, plain
+
+
+def deal(
+    raw: RawData,
+    partition: Partition,
+    name: str,
+    view: View | None = None,
+    model: Callable[[], nn.Module] | None = None,
+) -> Task:
+    """Deal the training part to clients; give each client a test set of its own kind out of the test part."""
+    hands = partition.deal(raw.train)
+    order = np.concatenate(hands)
+    sizes = torch.tensor([len(hand) for hand in hands])
+    inputs, labels = _rows(raw.train.inputs, order), _rows(raw.train.labels, order).long()
+    test_inputs, test_labels = _rows(raw.test.inputs), _rows(raw.test.labels).long()
+    for what, values in (("labels", labels), ("test labels", test_labels)):
+        expect_classes(what, values, raw.classes)
+    view = view or plain()
+    shape = tuple(view.test(inputs[:1], torch.float32).shape[1:])
+    return Task(
+        name=name,
+        population=Population(inputs, labels, sizes.cumsum(0) - sizes, sizes),
+        test_inputs=test_inputs,
+        test_labels=test_labels,
+        classes=raw.classes,
+        model=model or partial(logistic, shape, raw.classes),
+        view=view,
+        local_test=_local_test(raw, partition, hands),
+        copies=most_copies(hands, len(raw.train)) if partition.overlapping else 1,
+    )
+
+
+def _rows(array: Array, order: Array | None = None) -> Tensor:
+    """A copy in memory that torch may write to (the cache's files are mapped read-only)."""
+    return torch.from_numpy(np.array(array if order is None else array[order]))
+
+
+def _local_test(raw: RawData, partition: Partition, hands: Hands) -> tuple[Tensor, Tensor]:
+    """Test rows and the client each counts for: its own where owners are known, else drawn with its mix of labels."""
+    if partition.name == "natural" and raw.test.owners is not None and raw.train.owners is not None:
+        number = {owner: client for client, owner in enumerate(np.unique(raw.train.owners).tolist())}
+        owners = np.array([number.get(owner, -1) for owner in raw.test.owners.tolist()])
+        rows = np.flatnonzero(owners >= 0)
+        if len(rows):  # else the test part has other owners altogether, as QMNIST's has
+            return torch.from_numpy(rows), torch.from_numpy(owners[rows])
+    return _drawn_like(raw.train, raw.test, raw.classes, hands, int(partition.settings.get("split_seed", 0)))
+
+
+def _drawn_like(train: Samples, test: Samples, classes: int, hands: Hands, seed: int) -> tuple[Tensor, Tensor]:
+    """For each client ceil(n_test / clients) test rows with its own mix of labels; clients may share rows.
+
+    (What DP-FedSAM calls validation accuracy is the mean over clients of the accuracy on such sets.)
+    """
+    random = np.random.default_rng([seed, 1])
+    each = -(-len(test) // len(hands))
+    labels = np.asarray(train.labels)
+    piles = [random.permutation(np.flatnonzero(np.asarray(test.labels) == label)) for label in range(classes)]
+    there = np.array([len(pile) > 0 for pile in piles])
+    rows: list[Array] = []
+    for hand in hands:
+        mix = np.bincount(labels[hand], minlength=classes)[:classes] * there
+        wanted = random.multinomial(each, mix / mix.sum()) if mix.sum() else np.zeros(classes, dtype=np.int64)
+        mine = [np.empty(0, dtype=np.int64)]
+        for label in np.flatnonzero(wanted):
+            pile, start = piles[label], int(random.integers(len(piles[label])))
+            mine.append(pile[(start + np.arange(min(wanted[label], len(pile)))) % len(pile)])
+        rows.append(np.concatenate(mine))
+    owners = np.repeat(np.arange(len(hands)), [len(mine) for mine in rows])
+    return torch.from_numpy(np.concatenate(rows)), torch.from_numpy(owners)

@@ -1,0 +1,147 @@
+"""The data sets of the papers, and some more, as tasks. Files lie under CLOISTER_DATA; `cloister data` gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from torch import nn
+
+from cloister.data.deal import deal
+from cloister.data.digits import digits
+from cloister.data.partitions import Partition, iid, natural
+from cloister.data.raw import RawData, Samples
+from cloister.data.registry import data_folder
+from cloister.data.task import Task
+from cloister.errors import expect
+from cloister.models import char_lstm, scatter, scatter_linear
+from cloister.views import View, images
+
+Features = Literal["pixels", "scatter"]
+
+
+def mnist(partition: Partition | None = None, augment: bool = False, features: Features = "pixels") -> Task:
+    """MNIST: 60,000 and 10,000 digits, 28x28, 10 classes."""
+    return _pictures("mnist", partition or iid(), augment, features)
+
+
+def fashion_mnist(partition: Partition | None = None, augment: bool = False, features: Features = "pixels") -> Task:
+    """Fashion-MNIST: 60,000 and 10,000 pieces of clothing, 28x28, 10 classes."""
+    return _pictures("fashion_mnist", partition or iid(), augment, features)
+
+
+def emnist(
+    partition: Partition | None = None,
+    split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = "byclass",
+    augment: bool = False,
+) -> Task:
+    """EMNIST in one of its splits: letters and digits, 28x28, upright, 62 classes by class."""
+    return _pictures("emnist", partition or iid(), augment, "pixels", split=split)
+
+
+def qmnist(partition: Partition | None = None, augment: bool = False, features: Features = "pixels") -> Task:
+    """MNIST with the NIST writer of every digit: 539 natural clients."""
+    return _pictures("qmnist", partition or natural(), augment, features)
+
+
+def cifar10(partition: Partition | None = None, augment: bool = False, features: Features = "pixels") -> Task:
+    """CIFAR-10: 50,000 and 10,000 photographs, 32x32, 10 classes."""
+    return _pictures("cifar10", partition or iid(), augment, features)
+
+
+def cifar100(partition: Partition | None = None, augment: bool = False, features: Features = "pixels") -> Task:
+    """CIFAR-100: 50,000 and 10,000 photographs, 32x32, 100 classes."""
+    return _pictures("cifar100", partition or iid(), augment, features)
+
+
+def femnist(partition: Partition | None = None, augment: bool = False) -> Task:
+    """LEAF's FEMNIST: letters and digits by writer, 62 classes."""
+    return _pictures("femnist", partition or natural(), augment, "pixels")
+
+
+def femnist_digits(partition: Partition | None = None, augment: bool = False) -> Task:
+    """The digits of 190 of LEAF's writers."""
+    return _pictures("femnist_digits", partition or natural(), augment, "pixels")
+
+
+def fed_emnist(partition: Partition | None = None, augment: bool = False) -> Task:
+    """TensorFlow Federated's EMNIST: 3,400 writers, 62 classes."""
+    return _pictures("fed_emnist", partition or natural(), augment, "pixels")
+
+
+def har(partition: Partition | None = None) -> Task:
+    """UCI HAR: what 30 people were doing while their telephones measured nine signals; 6 classes."""
+    return deal(_read("har"), partition or natural(), "har")
+
+
+def heart(partition: Partition | None = None) -> Task:
+    """UCI heart disease: 13 findings on the patients of four hospitals; ill or not."""
+    return deal(_read("heart"), partition or natural(), "heart")
+
+
+def shakespeare(partition: Partition | None = None, length: int = 80) -> Task:
+    """Shakespeare by role: the next character after `length` others."""
+    raw = _read("shakespeare", length=length)
+    return deal(raw, partition or natural(), "shakespeare", model=_lstm(raw, length))
+
+
+CATALOGUE: dict[str, Callable[..., Task]] = {
+    "digits": digits,
+    "mnist": mnist,
+    "fashion_mnist": fashion_mnist,
+    "emnist": emnist,
+    "qmnist": qmnist,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "femnist": femnist,
+    "femnist_digits": femnist_digits,
+    "fed_emnist": fed_emnist,
+    "har": har,
+    "heart": heart,
+    "shakespeare": shakespeare,
+}
+
+_BY_OWNER = ("qmnist", "femnist", "femnist_digits", "fed_emnist", "har", "heart", "shakespeare")
+USUAL: dict[str, dict[str, str]] = {
+    **{name: {"partition": "natural"} for name in _BY_OWNER},
+    "shakespeare": {"partition": "natural", "model": "char_lstm"},
+}
+"""What goes with a set unless somebody says otherwise: samples that know their owners stay with them."""
+
+
+def _read(name: str, derive: Callable[[RawData], RawData] | None = None, **options: Any) -> RawData:
+    from cloister.data.cache import cached
+
+    return cached(name, data_folder(), derive, **options)
+
+
+def _pictures(name: str, partition: Partition, augment: bool, features: Features, **options: Any) -> Task:
+    if features == "scatter":
+        expect(not augment, "pixels where augment is true", features, "scattering features are computed once")
+        raw = _read(name, scattered, **options)
+        return deal(raw, partition, name, model=partial(scatter_linear, raw.train.inputs.shape[1:], raw.classes))
+    raw = _read(name, **options)
+    return deal(raw, partition, name, _view(raw, augment))
+
+
+def scattered(raw: RawData) -> RawData:
+    """Scattering features (ScatterNet) of pictures in [0, 1], 81 for every channel; a few minutes, once."""
+
+    def features(part: Samples) -> Samples:
+        rows = range(0, len(part), 1024)
+        found = [scatter(np.asarray(part.inputs[at : at + 1024], dtype=np.float32) / 255) for at in rows]
+        return Samples(np.concatenate(found), part.labels, part.owners)
+
+    return RawData(features(raw.train), features(raw.test), raw.classes)
+
+
+def _view(raw: RawData, augment: bool) -> View:
+    """Normalised; augmented by a crop from a frame of four and, for photographs, by a flip."""
+    photographs = len(raw.mean) == 3
+    return images(raw.mean, raw.std, pad=4 if augment else 0, flip=augment and photographs)
+
+
+def _lstm(raw: RawData, length: int) -> Callable[[], nn.Module]:
+    return partial(char_lstm, (length,), raw.classes)
