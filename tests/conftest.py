@@ -54,12 +54,13 @@ def federation(
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
     secure: bool = False,
+    device: str = "cpu",
 ) -> tuple[Federation, torch.Tensor]:
     """A federation ready for `run_round`, and the parameters it starts from."""
     task = task or toy_task()
-    module = (model or toy_model(task)).to(dtype).train()
-    population = task.population.to(torch.device("cpu"), dtype)
-    problem = problem_of(module, task.loss, population.inputs[:2], population.labels[:2], task.classes)
+    module = (model or toy_model(task)).to(device, dtype).train()
+    population = task.population.to(torch.device(device), dtype)
+    problem = problem_of(module, task.loss, population.inputs[:2], population.labels[:2], task.classes, task.view)
     fed = Federation(method, cohort or cl.everyone(), problem, population, Streams(seed, secure))
     return fed, problem.layout.flatten(dict(module.named_parameters()))
 

@@ -13,7 +13,7 @@ from cloister.errors import CloisterError
 from cloister.round import cohort_total
 from cloister.streams import fold
 from cloister.views import images, plain
-from conftest import ENGINES
+from conftest import ENGINES, federation
 
 IMAGES = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8))
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
@@ -101,13 +101,7 @@ def test_engines_agree_on_augmented_uint8_images(engine):
     task = pictures_task(pad=2, flip=True)
     assert task.population.inputs.dtype == torch.uint8
     net = cl.models.cnn(task.shape, 4, width=2)
-    from cloister.problem import problem_of
-    from cloister.round import Federation
-    from cloister.streams import Streams
-
-    problem = problem_of(net.double(), task.loss, task.population.inputs[:2], task.population.labels[:2], 4, task.view)
-    fed = Federation(cl.methods.fedavg(lr=0.1, epochs=2, batch=3), cl.everyone(), problem, task.population, Streams(0))
-    w = problem.layout.flatten(dict(net.named_parameters()))
+    fed, w = federation(cl.methods.fedavg(lr=0.1, epochs=2, batch=3), task=task, model=net)
     everybody = torch.arange(6)
     torch.testing.assert_close(
         cohort_total(fed, engine, 1, w, everybody)[0],

@@ -28,7 +28,7 @@ ENGINE = Vectorised(chunk=1000)
 def released(play: Play, fed: Federation, w: Tensor, round: int = 1) -> Tensor:
     """The noisy sum that a round releases, recovered from the model's step."""
     outcome = play(fed, Ledger.create(None, "audit", {}), ENGINE, round, w, fed.method.server.init(w))
-    return (outcome.w - w) * fed.denominator
+    return ((outcome.w - w) * fed.denominator).cpu()
 
 
 def without_data(fed: Federation, *clients: int) -> Federation:

@@ -76,8 +76,8 @@ def test_client_accuracy_is_the_unweighted_mean_over_clients():
     assert score.accuracy == pytest.approx(float(hits.mean()))
     expected = (hits[:20].mean() + hits[20:28].mean() + hits[28:].mean()) / 3
     assert score.client_accuracy == pytest.approx(float(expected))
-    loss = torch.nn.functional.cross_entropy(net(task.test_inputs), task.test_labels)
-    assert score.loss == pytest.approx(float(loss), rel=1e-6)
+    loss = torch.nn.functional.cross_entropy(net(task.test_inputs), task.test_labels).item()
+    assert score.loss == pytest.approx(loss, rel=1e-6)
 
 
 def test_overlap_is_counted_and_certified():
