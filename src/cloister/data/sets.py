@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -128,10 +129,13 @@ def _pictures(name: str, partition: Partition, augment: bool, features: Features
 
 def scattered(raw: RawData) -> RawData:
     """Scattering features (ScatterNet) of pictures in [0, 1], 81 for every channel; a few minutes, once."""
+    from rich.console import Console
+    from rich.progress import track
 
     def features(part: Samples) -> Samples:
         rows = range(0, len(part), 1024)
-        found = [scatter(np.asarray(part.inputs[at : at + 1024], dtype=np.float32) / 255) for at in rows]
+        watched = track(rows, "scattering features", console=Console(stderr=True), disable=not sys.stderr.isatty())
+        found = [scatter(np.asarray(part.inputs[at : at + 1024], dtype=np.float32) / 255) for at in watched]
         return Samples(np.concatenate(found), part.labels, part.owners)
 
     return RawData(features(raw.train), features(raw.test), raw.classes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,12 +18,12 @@ from cloister.experiments.folder import Checkpoint, RunFolder, configuration_has
 from cloister.experiments.prepare import Ready, prepare
 from cloister.experiments.progress import Progress
 from cloister.joints import Cohort, Method
-from cloister.privacy.certificate import Certificate, certify
+from cloister.privacy.certificate import Certificate, certify, round_up
 from cloister.privacy.ledger import Ledger
 from cloister.round import Engine, run_round
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """What came out: the model, what it cost, and a line per round."""
 
@@ -31,12 +31,18 @@ class Run:
     accuracy: float | None
     """Test accuracy of the final model (None where labels are no classes)."""
     certificate: Certificate
-    history: list[dict[str, Any]] = field(repr=False)
+    history: list[dict[str, Any]]
     folder: Path | None
     engine: str
     seconds: float
     stopped: str | None
     """Why the run ended before its last round, if it did."""
+
+    def __repr__(self) -> str:
+        accuracy = "none" if self.accuracy is None else f"{self.accuracy:.4f}"
+        price = self.certificate.prices[0]
+        spent = f"epsilon {round_up(price.epsilon_pld)} at delta {price.delta:g}"
+        return f"<Run: accuracy {accuracy}, {spent}, {len(self.history)} rounds, {self.engine} engine>"
 
     @property
     def epsilon(self) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import platform
+import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -229,4 +230,11 @@ def _text(c: Certificate) -> str:
         ("ledger", c.ledger_seal),
         ("versions", ", ".join(f"{name} {number}" for name, number in c.versions.items())),
     ]
-    return "\n".join(["PRIVACY CERTIFICATE", *(f"  {name + ':':<19} {value}" for name, value in rows)])
+    lines, before = ["PRIVACY CERTIFICATE"], ""
+    for name, value in rows:
+        label = "-" if name == before else f"{name}:"  # a name that repeats itself is a list
+        wrapped = textwrap.wrap(value, 96, break_long_words=False, break_on_hyphens=False)
+        lines.append(f"  {label:>19} {wrapped[0]}")
+        lines += [f"  {'':19} {more}" for more in wrapped[1:]]
+        before = name
+    return "\n".join(lines)
