@@ -225,6 +225,10 @@ def test_data_can_be_listed_and_looked_at(tmp_path):
         (["data", "show", "digits", "partition=natural"], "know their owners"),
         (["data", "show", "mnist"], "cloister data get mnist"),
         (["data", "get", "nothing"], "found 'nothing'"),
+        (["data", "show", "digits", "split_seed=-1"], "split_seed"),
+        (["data", "show", "digits", "partition=[1]"], "partition to be one of"),
+        (["data", "show", "digits", "model=mlp"], "a known key"),
+        (["data", "show", "digits", "--picture", "nowhere/at/all.png"], "read and write files"),
         (["data", "list", "nothing"], "found 'nothing'"),
     ],
 )

@@ -43,7 +43,7 @@ def test_arrays_are_sorted_by_client_and_nothing_is_lost():
 def test_a_fraction_is_held_out_at_random():
     x, y, who = arrays(50)
     task = cl.data.from_arrays(x, y, who, test=0.3)
-    assert len(task.test_labels) == 15
+    assert 10 <= len(task.test_labels) <= 20, "a fraction of every client's, rounded by lot"
     both = torch.cat([task.population.inputs, task.test_inputs])
     assert sorted(map(tuple, both.tolist())) == sorted(map(tuple, x.tolist()))
 
@@ -142,3 +142,50 @@ def test_clients_do_not_share_rows():
     for starts, sizes in [([0, 2], [3, 1]), ([0, 3], [3, 5]), ([-1, 2], [1, 1]), ([0, 2], [2, -1])]:
         with pytest.raises(CloisterError, match="rows of their own"):
             Population(torch.zeros(4, 1), torch.zeros(4).long(), torch.tensor(starts), torch.tensor(sizes))
+
+
+def test_splits_go_by_the_owners_name_whoever_else_is_there():
+    x, y, who = arrays(90)
+    names = np.array(["b", "c", "d"])[who % 3]
+    without = cl.data.from_arrays(x, y, names, classes=3)
+    more = cl.data.from_arrays(
+        np.concatenate([x, x[:9]]), np.concatenate([y, y[:9]]), np.concatenate([names, ["a"] * 9]), classes=3
+    )
+    for client in range(3):
+        hands = [
+            task.population.inputs[task.population.starts[at] :][: task.population.sizes[at]]
+            for task, at in ((without, client), (more, client + 1))
+        ]
+        assert torch.equal(*hands)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.uint16])
+def test_labels_of_any_whole_type(dtype):
+    x, y, who = arrays(40)
+    run = cl.run(cl.methods.fedavg(steps=1), cl.data.from_arrays(x, y.astype(dtype), who), rounds=1, progress=False)
+    assert run.accuracy is not None
+    assert run.history[-1]["client_accuracy"] is not None, "what is held out of a client's data tests that client"
+
+
+def test_bytes_are_pictures():
+    pictures = RANDOM.integers(0, 256, (30, 3, 6, 10), dtype=np.uint8)
+    task = cl.data.from_arrays(pictures, np.arange(30) % 3, np.arange(30) % 5)
+    assert task.population.inputs.dtype == torch.uint8
+    assert task.view.name == "images"
+    cl.run(cl.methods.fedavg(steps=1), task, rounds=1, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": np.array(["a", "b"] * 20)}, "labels to be numbers"),
+        ({"clients": np.zeros((40, 2), int)}, "whole numbers or of names"),
+        ({"clients": [None] * 40}, "whole numbers or of names"),
+        ({"test": (np.zeros((2, 9)), np.zeros(2, int))}, r"test inputs of shape \(5,\)"),
+        ({"test": [1, 2, 3]}, "test to be"),
+    ],
+)
+def test_more_bad_arrays_are_refused(change, message):
+    x, y, who = arrays()
+    with pytest.raises(CloisterError, match=message):
+        cl.data.from_arrays(**{"inputs": x, "labels": y, "clients": who, **change})

@@ -58,6 +58,18 @@ def test_a_crop_is_a_window_of_the_padded_image_and_all_windows_occur(pad, size)
         assert np.round(middle[0].numpy(), 9).tobytes() == options[0][(3, 3)]
 
 
+def test_images_need_not_be_square_and_sizes_must_fit():
+    oblong = torch.zeros(2, 1, 6, 10, dtype=torch.uint8)
+    assert images((0.5,), (0.5,), pad=1).train(oblong, KEY, torch.float32).shape == (2, 1, 6, 10)
+    assert images((0.5,), (0.5,), size=6).train(oblong, KEY, torch.float32).shape == (2, 1, 6, 6)
+    framed = images((0.5,), (0.5,), pad=2, size=10, crop=False)
+    assert torch.equal(framed.train(oblong, KEY, torch.float32), framed.test(oblong, torch.float32))
+    with pytest.raises(CloisterError, match="size of at most 8"):
+        images((0.5,), (0.5,), pad=1, size=9).test(oblong, torch.float32)
+    with pytest.raises(CloisterError, match="3 channels"):
+        images(MEAN, STD).test(oblong, torch.float32)
+
+
 def test_flips_come_up_half_the_time_and_only_where_asked():
     upright = images(MEAN, STD).test(IMAGES, torch.float64)
     for arguments, axis in (({"flip": True}, -1), ({"flip_vertically": True}, -2)):

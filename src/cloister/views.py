@@ -42,53 +42,54 @@ def images(
     std: tuple[float, ...],
     pad: int = 0,
     size: int | None = None,
+    crop: bool = True,
     flip: bool = False,
     flip_vertically: bool = False,
 ) -> View:
     """uint8 images [b, c, h, w] as (x/255 - mean) / std.
 
-    In training each is first padded with black by `pad` on every side and cropped at random to `size` (its own
-    size by default), and flipped with probability one half, as asked; in testing it is cropped in the middle
-    and not flipped.
+    Each is first padded with black by `pad` on every side and cut to `size` (a square; its own shape by default):
+    in training at random, if `crop`, else in the middle. In training it is also flipped with probability one
+    half, as asked; in testing never.
     """
     expect(len(mean) == len(std) and len(mean) > 0, "as many deviations as means", (mean, std), "one per channel")
     expect(min(std) > 0, "deviations > 0", std, "use 1 to leave the scale")
-    expect_count("pad", pad, "0 switches cropping off", least=0)
+    expect_count("pad", pad, "0 adds no frame", least=0)
+    if size is not None:
+        expect_count("size", size, "the side of what the model sees")
 
     def normal(inputs: Tensor, dtype: torch.dtype) -> Tensor:
-        shape = (len(mean), 1, 1)
-        centre = torch.tensor(mean, dtype=dtype, device=inputs.device).view(shape)
-        scale = torch.tensor(std, dtype=dtype, device=inputs.device).view(shape)
+        channels = inputs.shape[1]
+        expect(channels == len(mean), f"images of {len(mean)} channels", channels, "give a mean for each channel")
+        centre = torch.tensor(mean, dtype=dtype, device=inputs.device).view(-1, 1, 1)
+        scale = torch.tensor(std, dtype=dtype, device=inputs.device).view(-1, 1, 1)
         return (inputs.to(dtype) / 255 - centre) / scale
 
-    def crop(inputs: Tensor, offsets: Tensor) -> Tensor:
-        """The window of each image that begins at its offset (row, column) in the padded image."""
-        out = size or inputs.shape[-1]
+    def window(inputs: Tensor, place: Tensor) -> Tensor:
+        """What is cut out of each padded image; place [b, 2] in [0, 1) says how far down and how far right."""
+        height, width = inputs.shape[-2:]
+        tall, wide = size or height, size or width
+        down, right = height + 2 * pad - tall, width + 2 * pad - wide
+        expect(min(down, right) >= 0, f"a size of at most {min(height, width) + 2 * pad}", size, "pad more")
         padded = torch.nn.functional.pad(inputs, (pad, pad, pad, pad))
-        rows = offsets[:, 0, None] + torch.arange(out, device=inputs.device)
-        columns = offsets[:, 1, None] + torch.arange(out, device=inputs.device)
+        room = torch.tensor([down + 1, right + 1], device=inputs.device)
+        corner = (place * room).long()
+        rows = corner[:, 0, None] + torch.arange(tall, device=inputs.device)
+        columns = corner[:, 1, None] + torch.arange(wide, device=inputs.device)
         sample = torch.arange(len(inputs), device=inputs.device)[:, None, None, None]
         channel = torch.arange(inputs.shape[1], device=inputs.device)[None, :, None, None]
         return padded[sample, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
-    def room(inputs: Tensor) -> int:
-        """How many places a window can begin at, minus one."""
-        return inputs.shape[-1] + 2 * pad - (size or inputs.shape[-1])
+    def middle(inputs: Tensor) -> Tensor:
+        return window(inputs, torch.full((len(inputs), 2), 0.4999, device=inputs.device)) if size else inputs
 
     def train(inputs: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:
-        if pad:
-            draws = uniform(fold(key, -2), (len(inputs), 2))
-            inputs = crop(inputs, (draws * (room(inputs) + 1)).long())
+        random = crop and (pad or size)
+        inputs = window(inputs, uniform(fold(key, -2), (len(inputs), 2))) if random else middle(inputs)
         for wanted, axis, position in ((flip, -1, -3), (flip_vertically, -2, -4)):
             if wanted:
                 coin = uniform(fold(key, position), (len(inputs),)) < 0.5
                 inputs = torch.where(coin[:, None, None, None], inputs.flip(axis), inputs)
-        return normal(inputs, dtype)
-
-    def test(inputs: Tensor, dtype: torch.dtype) -> Tensor:
-        if size is not None and pad:
-            middle = torch.full((len(inputs), 2), room(inputs) // 2, device=inputs.device)
-            inputs = crop(inputs, middle)
         return normal(inputs, dtype)
 
     settings = {
@@ -96,7 +97,8 @@ def images(
         "std": list(std),
         "pad": pad,
         "size": size,
+        "crop": crop,
         "flip": flip,
         "flip_vertically": flip_vertically,
     }
-    return View("images", settings, train, test)
+    return View("images", settings, train, lambda inputs, dtype: normal(middle(inputs), dtype))

@@ -94,3 +94,19 @@ def test_labels_out_of_range_are_refused():
     bad = RawData(raw().train, raw().test, classes=2)
     with pytest.raises(CloisterError, match="labels from 0 to 1, found 2"):
         deal(bad, cl.data.iid(3), "toy")
+
+
+def test_one_client_is_tested_on_everything():
+    task = deal(raw(), cl.data.iid(1), "toy")
+    assert sorted(task.local_test[0].tolist()) == list(range(30))
+
+
+def test_many_labels_per_sample_are_dealt_without_local_tests():
+    part = Samples(np.zeros((6, 2), np.float32), np.zeros((6, 4), np.int64))
+    assert deal(RawData(part, part, 3), cl.data.iid(2), "toy", model=lambda: torch.nn.Linear(2, 3)).local_test is None
+
+
+def test_nothing_to_learn_from_is_refused():
+    empty = Samples(np.zeros((0, 2), np.float32), np.zeros(0, np.int64))
+    with pytest.raises(CloisterError, match="training samples"):
+        deal(RawData(empty, empty, 3), cl.data.natural(), "toy")

@@ -75,7 +75,10 @@ def test_a_dataset_of_pictures_and_one_of_many_columns():
     made = FakeDataset({"img": pictures, "label": [0, 1, 0, 1], "who": [0, 0, 1, 1]})
     task = cl.data.from_dataset(made, client="who", inputs="img", test=0.5)
     assert task.shape == (3, 8, 8)
-    assert task.population.inputs.max() <= 1
+    assert task.population.inputs.dtype == torch.uint8, "bytes until the step"
+    everything = torch.cat([task.population.inputs, task.test_inputs])
+    found = {tuple(image.permute(1, 2, 0).flatten().tolist()) for image in everything}
+    assert found == {tuple(picture.flatten().tolist()) for picture in pictures}, "red stays red"
     wide = FakeDataset({"a": [1.0, 2.0], "b": [3.0, 4.0], "label": [0, 1], "who": [0, 1]})
     assert cl.data.from_dataset(wide, client="who", test=(np.zeros((1, 2)), np.zeros(1, int))).shape == (2,)
 
@@ -101,6 +104,10 @@ def test_bad_folders_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", inputs=np.zeros((3, 2)), labels=np.zeros(2, int))
     with pytest.raises(CloisterError, match="a label for each input"):
         cl.data.from_folder(tmp_path)
+    write_csv(tmp_path / "a.csv", *client(2))
+    with pytest.raises(CloisterError, match="two for 'a'"):
+        cl.data.from_folder(tmp_path)
+    (tmp_path / "a.csv").unlink()
     np.savez(tmp_path / "a.npz", inputs=np.zeros((3, 2)), labels=np.zeros(3, int))
     np.savez(tmp_path / "b.npz", inputs=np.zeros((3, 4)), labels=np.zeros(3, int))
     with pytest.raises(CloisterError, match="every client's inputs"):
@@ -122,3 +129,32 @@ def test_bad_tables_are_refused(tmp_path):
         cl.data.from_folder(tmp_path)
     with pytest.raises(CloisterError, match="a column 'who'"):
         cl.data.from_dataset(FakeDataset({"x": [1], "label": [0]}), client="who")
+
+
+def test_columns_are_the_same_in_every_file(tmp_path):
+    (tmp_path / "a.csv").write_text("x1,x2,label\n1,100,0\n")
+    (tmp_path / "b.csv").write_text("x2,x1,label\n100,1,0\n")
+    with pytest.raises(CloisterError, match="in this order in every file"):
+        cl.data.from_folder(tmp_path)
+    (tmp_path / "b.csv").write_text("x1,x2,label\n100,1\n")
+    with pytest.raises(CloisterError, match="cells in a row"):
+        cl.data.from_folder(tmp_path)
+
+
+def test_an_empty_client_and_a_byte_order_mark_are_welcome(tmp_path):
+    (tmp_path / "a.csv").write_text("\ufeffx1,label\n1,0\n2,1\n", encoding="utf-8")
+    (tmp_path / "b.csv").write_text("x1,label\n")
+    task = cl.data.from_folder(tmp_path, test=(np.zeros((1, 1), np.float32), np.zeros(1, int)))
+    assert task.population.sizes.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not really", b"\x93NUMPY\x01\x00junk"])
+def test_a_damaged_npz_is_one_sentence(tmp_path, content):
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(CloisterError, match="damaged"):
+        cl.data.from_folder(tmp_path)
+
+
+def test_a_column_of_numbers_is_one_feature():
+    made = FakeDataset({"x": [1.0, 2.0, 3.0, 4.0], "label": [0, 1, 0, 1], "who": [0, 0, 1, 1]})
+    assert cl.data.from_dataset(made, client="who", test=(np.zeros((1, 1)), np.zeros(1, int))).shape == (1,)

@@ -190,6 +190,9 @@ def main() -> None:
     except CloisterError as error:
         say(f"error: {error}", err=True)
         sys.exit(2)
+    except OSError as error:
+        say(f"error: Expected to read and write files, found {error}: check the path and the disk.", err=True)
+        sys.exit(2)
     except KeyboardInterrupt:
         say("interrupted; a run in a folder can be continued with `cloister resume`", err=True)
         sys.exit(130)

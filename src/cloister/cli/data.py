@@ -62,11 +62,10 @@ def show(
     if name is None:
         raise CloisterError("Expected the name of a data set, found none: `cloister data list` names them.")
     values = load(None, [f"data={name}", *words])
-    task = build_task(values)
+    task, partition = build_task(values)
     owners = np.repeat(np.arange(task.clients), task.population.sizes.numpy())
     counts = np.zeros((task.clients, task.classes or 1), dtype=np.int64)
     np.add.at(counts, (owners, task.population.labels.numpy()), 1)
-    partition = str(values.get("partition", "default"))
     print_table(labels_table(counts))
     path = picture or Path(f"{name}-{partition}.png")
     labels_picture(counts, path, f"{name}, {partition} partition, {task.clients} clients")

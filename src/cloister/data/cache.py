@@ -18,7 +18,7 @@ import numpy as np
 from cloister.data.formats import Format, format_named
 from cloister.data.formats.source import Source
 from cloister.data.raw import Array, RawData, Samples
-from cloister.errors import CloisterError
+from cloister.errors import CloisterError, Corrupted
 
 FOLDER = ".cloister"
 LAYOUT = 1  # of the cache itself
@@ -44,10 +44,23 @@ def cached(format_name: str, root: Path, derive: Derive | None = None, **options
     kept = _load(folder)
     if kept is not None:
         return kept
-    data = derive(cached(format_name, root, **options)) if derive else form.read(root, **options)
+    data = derive(cached(format_name, root, **options)) if derive else _read(form, root, options)
     with suppress(OSError):
         _store(data, folder)
     return _load(folder) or data
+
+
+def _read(form: Format, root: Path, options: dict[str, Any]) -> RawData:
+    try:
+        return form.read(root, **options)
+    except CloisterError:
+        raise
+    except (Exception, MemoryError) as error:  # a damaged file may fail in any way at all
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Corrupted(
+            f"Expected whole files of {form.name} in {root}, found damage ({reason}): get them again with "
+            f"`cloister data get {form.name} --replace`."
+        ) from error
 
 
 def _key(form: Format, root: Path, options: dict[str, Any]) -> str:

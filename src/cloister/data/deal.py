@@ -13,6 +13,7 @@ from cloister.batches import Population
 from cloister.data.partitions import Hands, Partition, most_copies
 from cloister.data.raw import Array, RawData, Samples
 from cloister.data.task import Task, expect_classes
+from cloister.errors import expect
 from cloister.models import logistic
 from cloister.views import View, plain
 
@@ -25,6 +26,7 @@ def deal(
     model: Callable[[], nn.Module] | None = None,
 ) -> Task:
     """Deal the training part to clients; give each client a test set of its own kind out of the test part."""
+    expect(len(raw.train) > 0, f"{name} to have training samples", 0, "its files or options leave none")
     hands = partition.deal(raw.train)
     order = np.concatenate(hands)
     sizes = torch.tensor([len(hand) for hand in hands])
@@ -49,10 +51,10 @@ def deal(
 
 def _rows(array: Array, order: Array | None = None) -> Tensor:
     """A copy in memory that torch may write to (the cache's files are mapped read-only)."""
-    return torch.from_numpy(np.array(array if order is None else array[order]))
+    return torch.from_numpy(np.array(array) if order is None else np.asarray(array[order]))
 
 
-def _local_test(raw: RawData, partition: Partition, hands: Hands) -> tuple[Tensor, Tensor]:
+def _local_test(raw: RawData, partition: Partition, hands: Hands) -> tuple[Tensor, Tensor] | None:
     """Test rows and the client each counts for: its own where owners are known, else drawn with its mix of labels."""
     if partition.name == "natural" and raw.test.owners is not None and raw.train.owners is not None:
         number = {owner: client for client, owner in enumerate(np.unique(raw.train.owners).tolist())}
@@ -60,7 +62,20 @@ def _local_test(raw: RawData, partition: Partition, hands: Hands) -> tuple[Tenso
         rows = np.flatnonzero(owners >= 0)
         if len(rows):  # else the test part has other owners altogether, as QMNIST's has
             return torch.from_numpy(rows), torch.from_numpy(owners[rows])
+    if np.asarray(raw.train.labels).ndim > 1:
+        return None  # a sample with several labels has no one class to draw by
     return _drawn_like(raw.train, raw.test, raw.classes, hands, int(partition.settings.get("split_seed", 0)))
+
+
+def _in_proportion(mix: Array, total: int) -> Array:
+    """Whole numbers in proportion to the mix that add up to the total (largest remainders first)."""
+    if not mix.sum():
+        return np.zeros(len(mix), dtype=np.int64)
+    exact = mix * total / mix.sum()
+    whole: Array = np.floor(exact).astype(np.int64)
+    first = np.argsort(whole - exact, kind="stable")[: total - int(whole.sum())]
+    whole[first] += 1
+    return whole
 
 
 def _drawn_like(train: Samples, test: Samples, classes: int, hands: Hands, seed: int) -> tuple[Tensor, Tensor]:
@@ -76,7 +91,7 @@ def _drawn_like(train: Samples, test: Samples, classes: int, hands: Hands, seed:
     rows: list[Array] = []
     for hand in hands:
         mix = np.bincount(labels[hand], minlength=classes)[:classes] * there
-        wanted = random.multinomial(each, mix / mix.sum()) if mix.sum() else np.zeros(classes, dtype=np.int64)
+        wanted = _in_proportion(mix, each)
         mine = [np.empty(0, dtype=np.int64)]
         for label in np.flatnonzero(wanted):
             pile, start = piles[label], int(random.integers(len(piles[label])))

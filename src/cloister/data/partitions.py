@@ -34,7 +34,7 @@ def iid(clients: int = 100, split_seed: int = 0) -> Partition:
     >>> [len(hand) for hand in iid(3).deal(Samples(np.zeros(10), np.zeros(10)))]
     [4, 3, 3]
     """
-    _expect_clients(clients)
+    _expect_clients(clients, split_seed)
 
     def deal(samples: Samples) -> Hands:
         _expect_enough(samples, clients)
@@ -50,7 +50,7 @@ def dirichlet(clients: int = 100, alpha: float = 0.5, split_seed: int = 0) -> Pa
     renormalised over the others. Clients take turns, a fifth of their hand at a time, so that the shortage
     at the end is shared. (The convention of DP-FedSAM's CIFAR experiments.)
     """
-    _expect_clients(clients)
+    _expect_clients(clients, split_seed)
     expect_positive("alpha", alpha, "small is uneven, large is even")
 
     def deal(samples: Samples) -> Hands:
@@ -96,7 +96,7 @@ def dirichlet_by_class(clients: int = 100, alpha: float = 0.5, split_seed: int =
 
     (The convention of DP-FedSAM's EMNIST experiments.)
     """
-    _expect_clients(clients)
+    _expect_clients(clients, split_seed)
     expect_positive("alpha", alpha, "small is uneven, large is even")
 
     def deal(samples: Samples) -> Hands:
@@ -117,7 +117,7 @@ def shards(clients: int = 10, per_client: int = 4, split_seed: int = 0) -> Parti
 
     (Adap DP-FL: 40 shards of 1,500 MNIST images, 4 for each of 10 clients, so three or four labels a client.)
     """
-    _expect_clients(clients)
+    _expect_clients(clients, split_seed)
     expect_count("per_client", per_client, "the number of shards that a client gets")
 
     def deal(samples: Samples) -> Hands:
@@ -152,7 +152,7 @@ def overlapping(clients: int = 10, split_seed: int = 0) -> Partition:
     This is what the published code of PFL does. It breaks parallel composition: whoever's sample lies with c
     clients is protected c times less, and the certificate says so. For replication only.
     """
-    _expect_clients(clients)
+    _expect_clients(clients, split_seed)
 
     def deal(samples: Samples) -> Hands:
         random = np.random.default_rng(split_seed)
@@ -186,8 +186,9 @@ def _by_class(samples: Samples, random: np.random.Generator) -> Hands:
     return np.split(shuffled[np.argsort(labels, kind="stable")], first[1:])
 
 
-def _expect_clients(clients: int) -> None:
+def _expect_clients(clients: int, split_seed: int) -> None:
     expect_count("clients", clients, "the number of clients among which the samples are dealt")
+    expect_count("split_seed", split_seed, "any whole number that is not negative", least=0)
 
 
 def _expect_enough(samples: Samples, hands: int) -> None:

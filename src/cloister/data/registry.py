@@ -323,7 +323,16 @@ def entry(name: str) -> Entry:
 
 def data_folder() -> Path:
     """Where data sets lie: $CLOISTER_DATA, or ~/.cache/cloister."""
-    return Path(os.environ.get("CLOISTER_DATA") or "~/.cache/cloister").expanduser()
+    named = os.environ.get("CLOISTER_DATA") or "~/.cache/cloister"
+    try:
+        folder = Path(named).expanduser()
+    except RuntimeError:
+        raise CloisterError(
+            f"Expected CLOISTER_DATA to name a folder, found {named!r}: there is no such user."
+        ) from None
+    if folder.exists() and not folder.is_dir():
+        raise CloisterError(f"Expected CLOISTER_DATA to name a folder, found that {named!r} is a file: name another.")
+    return folder
 
 
 def present(entry: Entry, root: Path) -> bool | Literal["partly"]:

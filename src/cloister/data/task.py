@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from cloister.batches import Population
+from cloister.data.parts import by_owner, held_out
 from cloister.errors import CloisterError, expect, expect_count
 from cloister.models import logistic
 from cloister.problem import Loss, cross_entropy
-from cloister.views import View, plain
+from cloister.views import View, images, plain
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def from_arrays(
     loss: Loss = cross_entropy,
     classes: int | None = None,
     registered: int | None = None,
+    view: View | None = None,
     name: str = "arrays",
     seed: int = 0,
 ) -> Task:
@@ -77,14 +79,14 @@ def from_arrays(
         test: a pair (inputs, labels), or the fraction of every client's samples to hold out at random.
         classes: the number of classes; by default one more than the largest label.
         registered: the number of clients, where some have no sample at all.
+        view: how stored inputs become what the model sees; by default bytes [n, c, h, w] are scaled as pictures.
         model: makes the model to start from; logistic regression by default.
 
     >>> task = from_arrays(np.random.rand(50, 4), np.arange(50) % 3, np.arange(50) // 10)
     >>> task.clients, task.classes, len(task.test_labels)
     (5, 3, 10)
     """
-    x, y = _tensor("inputs", inputs), _tensor("labels", labels)
-    owners = np.asarray(clients)
+    x, y, owners = _tensor("inputs", inputs), _tensor("labels", labels), _owners(clients)
     for what, length in (("labels", len(y)), ("clients", len(owners))):
         expect(length == len(x), f"as many {what} as inputs ({len(x)})", length, "give one for every sample")
     expect(len(x) > 0, "at least one sample", 0, "give some data")
@@ -93,48 +95,66 @@ def from_arrays(
     population_size = known if registered is None else registered
     expect_count("registered", population_size, f"samples belong to {known} clients", least=known)
 
-    if isinstance(test, tuple):
+    local_test = None
+    if isinstance(test, (tuple, list)):
+        expect(len(test) == 2, "test to be (inputs, labels)", len(test), "give both, or a fraction")
         test_x, test_y = _tensor("test inputs", test[0]), _tensor("test labels", test[1])
         expect(len(test_x) == len(test_y), "as many test labels as test inputs", len(test_y), "give one for each")
+        same = test_x.shape[1:] == x.shape[1:]
+        expect(same, f"test inputs of shape {tuple(x.shape[1:])}", tuple(test_x.shape[1:]), "make them alike")
     else:
         expect(0 < test < 1, "test to be a fraction between 0 and 1", test, "or give (inputs, labels)")
-        held = _held_out(owner, test, seed)
-        test_x, test_y, x, y, owner = x[held], y[held], x[~held], y[~held], owner[~held.numpy()]
+        held = np.zeros(len(x), dtype=bool)
+        for name_of_owner, rows in by_owner(owners):
+            held[rows[held_out(name_of_owner, len(rows), seed, test)]] = True
+        local_test = (torch.arange(int(held.sum())), torch.from_numpy(owner[held]))
+        test_x, test_y, x, y, owner = x[held], y[held], x[~held], y[~held], owner[~held]
 
     if loss is cross_entropy:
         classes = classes or int(max(y.max(), test_y.max() if len(test_y) else 0)) + 1
         for what, values in (("labels", y), ("test labels", test_y)):
             expect_classes(what, values, classes)
+        y, test_y = y.long(), test_y.long()
+    view = view or _usual_view(x)
     order = torch.from_numpy(np.argsort(owner, kind="stable"))
     sizes = torch.from_numpy(np.bincount(owner, minlength=population_size)).long()
-    shape = tuple(x.shape[1:])
+    shape = tuple(view.test(x[:1], torch.float32).shape[1:])
     return Task(
-        name,
-        Population(x[order], y[order], sizes.cumsum(0) - sizes, sizes),
-        test_x,
-        test_y,
-        classes,
-        model or partial(logistic, shape, classes or 1),
-        loss,
+        name=name,
+        population=Population(x[order], y[order], sizes.cumsum(0) - sizes, sizes),
+        test_inputs=test_x,
+        test_labels=test_y,
+        classes=classes,
+        model=model or partial(logistic, shape, classes or 1),
+        loss=loss,
+        view=view,
+        local_test=local_test,
     )
 
 
-def _held_out(owner: np.ndarray[Any, Any], fraction: float, seed: int) -> Tensor:
-    """Which samples to hold out: the same fraction of every client's, up to rounding by lot.
+def _owners(clients: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    owners = clients.detach().cpu().numpy() if isinstance(clients, Tensor) else np.asarray(clients)
+    fine = owners.ndim == 1 and owners.dtype.kind in "iubUS"
+    found = f"{owners.dtype} of shape {owners.shape}"
+    expect(fine, "clients to be a list of whole numbers or of names", found, "give one for every sample")
+    return owners
 
-    What is held out of one client's data must not depend on any other client's: the guarantee is for a client.
-    """
-    held = np.zeros(len(owner), dtype=bool)
-    for client in np.unique(owner):
-        mine = np.flatnonzero(owner == client)
-        random = np.random.default_rng([seed, int(client)])
-        count = int(fraction * len(mine) + random.random())
-        held[random.permutation(mine)[:count]] = True
-    return torch.from_numpy(held)
+
+def _usual_view(inputs: Tensor) -> View:
+    """Bytes of shape [c, h, w] are taken for pictures and scaled to [-1, 1]; other whole numbers are tokens."""
+    if inputs.dtype == torch.uint8 and inputs.dim() == 4:
+        return images((0.5,) * inputs.shape[1], (0.5,) * inputs.shape[1])
+    return plain()
 
 
 def _tensor(what: str, values: Any) -> Tensor:
-    tensor = torch.as_tensor(np.asarray(values) if not isinstance(values, Tensor) else values.detach().cpu())
+    array = values.detach().cpu() if isinstance(values, Tensor) else np.asarray(values)
+    numbers = isinstance(array, Tensor) or array.dtype.kind in "iufb"
+    expect(numbers, f"{what} to be numbers", getattr(array, "dtype", None), "encode words as numbers")
+    if not isinstance(array, Tensor) and array.dtype.kind in "iu" and array.dtype != np.uint8:
+        array = array.astype(np.int64)  # torch knows little of the other widths; bytes may be pictures
+    tensor = torch.as_tensor(array)
+    expect(tensor.dim() > 0, f"{what} to be an array", "a single number", "give one for every sample")
     if tensor.is_floating_point():
         bad = ~torch.isfinite(tensor.flatten(1).sum(1) if tensor.dim() > 1 else tensor)
         if bad.any() and not torch.isfinite(tensor).all():

@@ -76,6 +76,7 @@ MEANINGS = {
     "split": "which of EMNIST's splits",
     "augment": "true: crop at random and, for photographs, flip",
     "features": "pixels, or scatter for scattering features (ScatterNet)",
+    "side": "frame the images in black to this side",
     "length": "characters that the next one is guessed from",
     "test": "fraction of the samples held out for testing",
     "split_seed": "seed of the partition",
@@ -176,11 +177,10 @@ def build(values: Mapping[str, Any]) -> Experiment:
     return Experiment(parts.settled, start)
 
 
-def build_task(values: Mapping[str, Any]) -> data.Task:
-    """The data of a run alone, dealt to clients."""
+def build_task(values: Mapping[str, Any]) -> tuple[data.Task, str]:
+    """The data of a run alone, dealt to clients, and the partition's name."""
     parts = _Parts.settle(values, ("data", "partition"), [])
-    task: data.Task = parts.make("data", partition=parts.make("partition"))
-    return task
+    return parts.make("data", partition=parts.make("partition")), parts.chosen["partition"]
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class _Parts:
 
     @classmethod
     def settle(cls, values: Mapping[str, Any], names: tuple[str, ...], more: list[Key]) -> _Parts:
-        usual = data.USUAL.get(str(values.get("data")), {})
+        usual = data.USUAL.get(str(values.get("data", PARTS["data"].default)), {})
         chosen = {part: _choice(part, values.get(part, usual.get(part, PARTS[part].default))) for part in names}
         keys = [key for part, option in chosen.items() for key in _keys_of(part, option)] + more
         _refuse_unknown(values, {key.name for key in keys}, chosen)
@@ -206,7 +206,7 @@ class _Parts:
                     f"add {key.name} = ... to the config or {key.name}=... to the command."
                 )
             elif key.default is not None:
-                settled[key.name] = key.default
+                settled[key.name] = usual.get(key.name, key.default)
         return cls(chosen, settled)
 
     def make(self, part: str, **supplied: Any) -> Any:
@@ -219,7 +219,7 @@ class _Parts:
 
 def _choice(part: str, option: Any) -> str:
     known = PARTS[part].catalogue
-    if option not in known:
+    if not isinstance(option, str) or option not in known:
         raise CloisterError(
             f"Expected {part} to be one of {', '.join(known)}, found {option!r}: {nearest(str(option), known)}."
         )
@@ -228,7 +228,7 @@ def _choice(part: str, option: Any) -> str:
 
 def _refuse_unknown(values: Mapping[str, Any], known: set[str], chosen: Mapping[str, str]) -> None:
     for name in values:
-        if name in known or name in PARTS:
+        if name in known or name in chosen:
             continue
         elsewhere = next((key for key in all_keys() if key.name == name), None)
         if elsewhere is not None and elsewhere.owner.split()[0] in chosen:

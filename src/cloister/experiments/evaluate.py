@@ -21,7 +21,7 @@ class Score:
     accuracy on its own test samples (None where clients have none).
     """
 
-    loss: float
+    loss: float | None
     accuracy: float | None
     client_accuracy: float | None = None
 
@@ -44,8 +44,8 @@ def scorer(module: nn.Module, layout: Layout, task: Task, like: Tensor, batch: i
             losses.append(task.loss(outputs, truth).flatten().double())
             if task.classes is not None:
                 right.append((outputs.argmax(1) == truth).double())
-        mean_loss = float(torch.cat(losses).mean()) if losses else float("nan")
-        if not right:
+        mean_loss = float(torch.cat(losses).mean()) if len(labels) else None
+        if not right or not len(labels):
             return Score(mean_loss, None)
         hits = torch.cat(right)
         return Score(mean_loss, float(hits.mean()), _mean_over_clients(hits, local))

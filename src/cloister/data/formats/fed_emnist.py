@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from cloister.data.formats.format import Format
-from cloister.data.formats.parts import joined
 from cloister.data.formats.source import Source
+from cloister.data.parts import joined
 from cloister.data.raw import RawData, Samples
 from cloister.errors import CloisterError
 

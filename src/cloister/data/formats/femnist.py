@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from cloister.data.formats.format import Format
-from cloister.data.formats.parts import joined, train_and_test
 from cloister.data.formats.source import Source
+from cloister.data.parts import joined, train_and_test
 from cloister.data.raw import Array, RawData, Samples
 
 CLASSES = 62

@@ -7,14 +7,15 @@ others in the test part) or else from uci_har_30subjects.npz.xz (x, y, subject),
 
 from __future__ import annotations
 
+import io
 import lzma
 from pathlib import Path
 
 import numpy as np
 
 from cloister.data.formats.format import Format
-from cloister.data.formats.parts import train_and_test
-from cloister.data.formats.source import Source
+from cloister.data.formats.source import MOST_BYTES, Source
+from cloister.data.parts import train_and_test
 from cloister.data.raw import Array, RawData, Samples
 
 CLASSES = 6  # walking, upstairs, downstairs, sitting, standing, laying
@@ -47,8 +48,9 @@ def read(root: Path, seed: int = 0) -> RawData:
 
 def _packed(source: Source) -> Samples:
     try:
-        content = lzma.decompress(source.content())
-    except (lzma.LZMAError, EOFError) as error:
+        with lzma.open(io.BytesIO(source.content())) as file:
+            content = file.read(MOST_BYTES)
+    except (lzma.LZMAError, EOFError, MemoryError) as error:
         raise source.damaged("a whole xz file", f"one that is cut short or broken ({error})") from error
     arrays = source.arrays(content, ("x", "y", "subject"))
     windows, subject = arrays["x"], arrays["subject"]

@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from cloister.data.formats.format import Format
-from cloister.data.formats.parts import held_out, joined
 from cloister.data.formats.source import Source
+from cloister.data.parts import held_out, joined
 from cloister.data.raw import Array, RawData, Samples
+from cloister.errors import expect
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 
@@ -50,20 +51,25 @@ FEATURES = (
 NEVER_ZERO = [number for number, feature in enumerate(FEATURES) if feature.name in ("trestbps", "chol")]
 
 
-def files(root: Path, seed: int = 0) -> list[Path]:
+def files(root: Path, seed: int = 0, impute: str = "own") -> list[Path]:
     """One file per hospital."""
     return [root / "heart_disease" / f"processed.{hospital}.data" for hospital in HOSPITALS]
 
 
-def read(root: Path, seed: int = 0) -> RawData:
+def read(root: Path, seed: int = 0, impute: str = "own") -> RawData:
     """Features float32 [n, 13], scaled; 1 for disease; a fifth of each hospital held out, owned by hospitals' names."""
-    parts = [_hospital(Source(path, "heart"), name, seed) for path, name in zip(files(root), HOSPITALS, strict=True)]
+    expect(impute in ("own", "public"), "impute to be own or public", impute, "own suits hospitals as clients")
+    named = zip(files(root), HOSPITALS, strict=True)
+    parts = [_hospital(Source(path, "heart"), name, seed, impute == "own") for path, name in named]
     train, test = (joined([part[number] for part in parts]) for number in (0, 1))
     return RawData(train, test, classes=2)
 
 
-def _hospital(source: Source, name: str, seed: int) -> tuple[Samples, Samples]:
-    """A hospital's two parts. What is missing becomes the median of its own training rows: nobody else's data tells."""
+def _hospital(source: Source, name: str, seed: int, own: bool) -> tuple[Samples, Samples]:
+    """A hospital's two parts. What is missing becomes the median of its own training rows: nobody else's data tells.
+
+    That holds where the hospital is the client. Otherwise (not `own`) a public constant takes the gap.
+    """
     rows = _table(source)
     values, sick = rows[:, :-1], (rows[:, -1] > 0).astype(np.int64)
     values[:, NEVER_ZERO] = np.where(values[:, NEVER_ZERO] == 0, np.nan, values[:, NEVER_ZERO])
@@ -71,7 +77,7 @@ def _hospital(source: Source, name: str, seed: int) -> tuple[Samples, Samples]:
     for number, feature in enumerate(FEATURES):
         column = values[:, number]
         known = column[~test & ~np.isnan(column)]
-        column[np.isnan(column)] = np.median(known) if len(known) else feature.healthy
+        column[np.isnan(column)] = np.median(known) if own and len(known) else feature.healthy
     centre, spread = (np.array([getattr(f, what) for f in FEATURES]) for what in ("centre", "spread"))
     scaled = ((values - centre) / spread).astype(np.float32)
     train, held = (Samples(scaled[m], sick[m], np.full(int(m.sum()), name)) for m in (~test, test))

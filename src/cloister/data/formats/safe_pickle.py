@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import pickletools
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,10 @@ def load_dictionary(source: Source) -> dict[Any, Any]:
     """The dictionary in the file, arrays as records."""
     content = source.content()
     try:
+        # A memo index reserves memory of its own size; none is larger than the number of opcodes.
+        for opcode, argument, _ in pickletools.genops(content):
+            if "PUT" in opcode.name and isinstance(argument, int) and argument > len(content):
+                raise source.damaged("a whole pickle", f"one that counts to {argument}")
         value = SafeUnpickler(source, content).load()
     except Corrupted:
         raise

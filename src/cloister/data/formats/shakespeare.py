@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from cloister.data.formats.format import Format
-from cloister.data.formats.parts import joined
 from cloister.data.formats.source import Source, packed
+from cloister.data.parts import joined
 from cloister.data.raw import Array, RawData, Samples
 from cloister.errors import expect_count
 

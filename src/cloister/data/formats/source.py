@@ -21,6 +21,10 @@ def packed(path: Path) -> Path:
     return bare if bare.exists() and not path.exists() else path
 
 
+MOST_BYTES = 2**32
+"""What a packed file may unpack to. The largest data set here needs a seventh of it."""
+
+
 @dataclass(frozen=True)
 class Source:
     """A file, and the name under which `cloister data get` fetches it."""
@@ -53,9 +57,12 @@ class Source:
         if self.path.suffix != ".gz":
             return data
         try:
-            return gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+                content = file.read(MOST_BYTES + 1)
+        except (OSError, EOFError, zlib.error, MemoryError) as error:
             raise self.damaged("a whole gzip file", f"one that is cut short or broken ({error})") from error
+        self.expect(len(content) <= MOST_BYTES, f"at most {MOST_BYTES} bytes inside", "more")
+        return content
 
     def text(self) -> str:
         """The whole file as UTF-8, any kind of line ending as a newline."""
