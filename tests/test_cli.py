@@ -15,6 +15,7 @@ import pytest
 from safetensors.torch import load_file
 
 import cloister
+from cloister.cli import main
 from cloister.experiments.folder import RunFolder
 
 KEYS = ["clients=40", "rounds=4", "rate=0.5", "clip=1.0", "lr=0.5", "steps=2", "delta=1e-2"]
@@ -27,6 +28,26 @@ def cloister_command(*words: object, cwd: Path | None = None) -> subprocess.Comp
     return subprocess.run(
         command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "COLUMNS": "100"}, check=False
     )
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """The same without a new process (and so without importing torch again)."""
+
+    def run(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        if cwd is not None:
+            monkeypatch.chdir(cwd)
+        monkeypatch.setattr(sys, "argv", ["cloister", *map(str, words)])
+        monkeypatch.setenv("COLUMNS", "100")
+        code: int | str | None = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess([], int(code or 0), out, err)
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -59,33 +80,31 @@ def test_version():
     assert cloister_command("--version").stdout.strip() == cloister.__version__
 
 
-def test_show_prints_the_certificate_and_json(finished):
-    text = cloister_command("show", finished)
+def test_show_prints_the_certificate_and_json(command, finished):
+    text = command("show", finished)
     assert text.returncode == 0
     assert "PRIVACY CERTIFICATE" in text.stdout
-    certificate = json.loads(cloister_command("show", finished, "--json").stdout)
+    certificate = json.loads(command("show", finished, "--json").stdout)
     assert certificate["rounds_charged"] == 4
 
 
-def test_show_compares_and_draws(finished, tmp_path):
+def test_show_compares_and_draws(command, finished, tmp_path):
     picture = tmp_path / "both.png"
-    done = cloister_command("show", finished, finished, "--picture", picture)
+    done = command("show", finished, finished, "--picture", picture)
     assert done.returncode == 0, done.stderr
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_resume_of_a_finished_run_says_so(finished):
-    done = cloister_command("resume", finished)
+def test_resume_of_a_finished_run_says_so(command, finished):
+    done = command("resume", finished)
     assert done.returncode == 0
     assert "already ended" in done.stdout
 
 
-def test_options_can_be_written_both_ways(tmp_path):
+def test_options_can_be_written_both_ways(command, tmp_path):
     config = tmp_path / "run.toml"
     config.write_text("\n".join([*KEYS, "noise_multiplier=9.0"]))
-    done = cloister_command(
-        "run", config, "--rounds", 2, "--noise-multiplier=3.5", "clip=0.7", "--folder", tmp_path / "r"
-    )
+    done = command("run", config, "--rounds", 2, "--noise-multiplier=3.5", "clip=0.7", "--folder", tmp_path / "r")
     assert done.returncode == 0, done.stderr
     description = RunFolder.open(tmp_path / "r").description()
     assert description["rounds"] == 2
@@ -93,8 +112,8 @@ def test_options_can_be_written_both_ways(tmp_path):
     assert description["bound_l2"] == 0.7
 
 
-def test_plan_prints_and_draws(tmp_path):
-    done = cloister_command(
+def test_plan_prints_and_draws(command, tmp_path):
+    done = command(
         "plan", "--clients", 300, "--rate", 0.5, "--rounds", 20, "--epsilon", 2, "--delta", "1/300", cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
@@ -122,8 +141,8 @@ def test_plan_prints_and_draws(tmp_path):
         (["runn"], "No such command"),
     ],
 )
-def test_bad_input_is_one_sentence_status_2_and_nothing_written(tmp_path, words, message):
-    done = cloister_command(*words, cwd=tmp_path)
+def test_bad_input_is_one_sentence_status_2_and_nothing_written(command, tmp_path, words, message):
+    done = command(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -132,9 +151,9 @@ def test_bad_input_is_one_sentence_status_2_and_nothing_written(tmp_path, words,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_folder_that_exists_is_refused(finished):
+def test_a_run_folder_that_exists_is_refused(command, finished):
     before = {path: path.read_bytes() for path in finished.iterdir()}
-    done = cloister_command("run", *KEYS, *NOISE, "--folder", finished)
+    done = command("run", *KEYS, *NOISE, "--folder", finished)
     assert done.returncode == 2
     assert "resume" in done.stderr
     assert before == {path: path.read_bytes() for path in finished.iterdir()}
@@ -176,14 +195,14 @@ def _charged(folder: Path) -> int:
         return 0
 
 
-def test_damage_is_one_sentence_and_status_2(finished, tmp_path):
+def test_damage_is_one_sentence_and_status_2(command, finished, tmp_path):
     for name in ("ledger.jsonl", "checkpoint.safetensors", "description.json"):
         folder = shutil.copytree(finished, tmp_path / name)
         (folder / "certificate.json").unlink()
         damaged = bytearray((folder / name).read_bytes())
         damaged[len(damaged) // 2] ^= 1
         (folder / name).write_bytes(bytes(damaged))
-        done = cloister_command("resume", folder)
+        done = command("resume", folder)
         assert done.returncode == 2
         assert done.stderr.startswith("error: Expected")
         assert len(done.stderr.strip().splitlines()) == 1
@@ -203,16 +222,14 @@ def test_the_demo_reaches_its_figures(tmp_path):
     assert (tmp_path / "demo" / "demo.png").is_file()
 
 
-def test_data_can_be_listed_and_looked_at(tmp_path):
-    listed = cloister_command("data", "list", cwd=tmp_path)
+def test_data_can_be_listed_and_looked_at(command, tmp_path):
+    listed = command("data", "list", cwd=tmp_path)
     assert listed.returncode == 0
     for name in ("digits", "mnist", "cifar100", "shakespeare"):
         assert name in listed.stdout
-    one = cloister_command("data", "list", "cifar10")
+    one = command("data", "list", "cifar10")
     assert "Krizhevsky" in one.stdout
-    shown = cloister_command(
-        "data", "show", "digits", "partition=dirichlet", "alpha=0.3", "--clients", 12, cwd=tmp_path
-    )
+    shown = command("data", "show", "digits", "partition=dirichlet", "alpha=0.3", "--clients", 12, cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert (tmp_path / "digits-dirichlet.png").read_bytes().startswith(b"\x89PNG")
 
@@ -232,9 +249,9 @@ def test_data_can_be_listed_and_looked_at(tmp_path):
         (["data", "list", "nothing"], "found 'nothing'"),
     ],
 )
-def test_bad_data_requests_are_one_sentence(tmp_path, words, message, monkeypatch):
+def test_bad_data_requests_are_one_sentence(command, tmp_path, words, message, monkeypatch):
     monkeypatch.setenv("CLOISTER_DATA", str(tmp_path / "empty"))
-    done = cloister_command(*words, cwd=tmp_path)
+    done = command(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
