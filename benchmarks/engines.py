@@ -64,7 +64,8 @@ def plain_loop(fed: Federation, module: nn.Module, w: torch.Tensor, number: int)
         optimiser = torch.optim.SGD(net.parameters(), lr=LR)
         for rows in batches[client]:
             optimiser.zero_grad()
-            F.cross_entropy(net(fed.population.inputs[rows]), fed.population.labels[rows]).backward()  # type: ignore[no-untyped-call]
+            loss = F.cross_entropy(net(fed.population.inputs[rows]), fed.population.labels[rows])
+            torch.autograd.backward(loss)
             optimiser.step()
         update = nn.utils.parameters_to_vector(net.parameters()).detach() - w
         total += update * min(1.0, CLIP / float(update.norm()))

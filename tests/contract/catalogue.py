@@ -30,7 +30,3 @@ PRIVATE = {name: make for name, make in METHODS.items() if name.startswith("dp_"
 AUDITED = {name: make for name, make in PRIVATE.items() if "adam" not in name}
 
 COHORTS = {"poisson": cl.poisson(0.6), "fixed": cl.fixed(5), "everyone": cl.everyone()}
-
-
-def test_every_method_is_under_contract():
-    assert {name.split()[0] for name in METHODS} == set(cl.methods.CATALOGUE)

@@ -23,7 +23,10 @@ from contract.catalogue import METHODS
 def broken_round(bug: str):
     def play(fed, ledger, engine, round, w, state):
         method, streams, bound = fed.method, fed.streams, fed.bound
-        pay = lambda: ledger.charge(method.unit, fed.event, round=round, repeatable=True)  # noqa: E731
+
+        def pay():
+            ledger.charge(method.unit, fed.event, round=round, repeatable=True)
+
         if bug != "charged after the round":
             pay()
         cohort = fed.cohort.sample(streams, round, fed.population.clients)

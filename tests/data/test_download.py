@@ -198,7 +198,7 @@ def test_a_complete_part_is_not_fetched_again(site: Site, tmp_path: Path, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(download, "_wrong_checksum", killed)
+        patch.setattr(download, "wrong_checksum", killed)
         with pytest.raises(KeyboardInterrupt):
             get(plain(site), tmp_path)
     get(plain(site), tmp_path)

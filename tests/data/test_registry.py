@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 from rich.console import Console
 
-from cloister.data.registry import ENTRIES, Entry, File, Member, data_folder, describe, entry, list_table, present
+from cloister.data.registry import ENTRIES, Entry, File, Member, entry
+from cloister.data.shelf import data_folder, describe, list_table, present
 from cloister.errors import CloisterError
 
 OFFICIAL = {

@@ -18,13 +18,13 @@ def list_sets(
     name: Annotated[str | None, typer.Argument(help="One data set, in full: licence, citation, files.")] = None,
 ) -> None:
     """What there is, what is here, how large it is, and under which licence."""
-    from cloister.data import registry
+    from cloister.data import registry, shelf
 
-    root = registry.data_folder()
+    root = shelf.data_folder()
     if name is not None:
-        say(registry.describe(registry.entry(name), root))
+        say(shelf.describe(registry.entry(name), root))
         return
-    print_table(registry.list_table(root))
+    print_table(shelf.list_table(root))
     say(f"\nThe data folder is {root}; set CLOISTER_DATA to choose another.")
 
 
@@ -34,9 +34,9 @@ def get(
     replace: Annotated[bool, typer.Option("--replace", help="Fetch again what is there but not as published.")] = False,
 ) -> None:
     """Download a data set from its official place, with checksum; an interrupted download is resumed."""
-    from cloister.data import download, registry
+    from cloister.data import download, registry, shelf
 
-    root = registry.data_folder()
+    root = shelf.data_folder()
     download.get(registry.entry(name), root, replace=replace)
     say(f"{name} is in {root}")
 

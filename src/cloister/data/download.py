@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import errno
 import gzip
-import hashlib
 import http.client
 import json
 import os
 import shutil
 import ssl
-import stat
 import sys
-import tarfile
-import tempfile
 import time
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
@@ -35,7 +29,10 @@ from urllib.request import (
     UnknownHandler,
 )
 
-from cloister.data.registry import Entry, File, Member, present, readable
+from cloister.data.checksums import checksum, wrong_checksum
+from cloister.data.registry import Entry, File, Member
+from cloister.data.shelf import present, readable
+from cloister.data.unpack import inside, unpack
 from cloister.errors import CloisterError, Corrupted
 
 Opener = Callable[[Request], Any]
@@ -87,39 +84,39 @@ def _wanted(file: File, root: Path, replace: bool) -> list[Member]:
     """The pieces to put in place. What is there and cannot be checked is somebody's, and stays unless they say so."""
     wanted = []
     for piece in file.pieces:
-        path = root / _inside(piece.path)
-        found = _wrong_checksum(path, piece, file.compress) if path.exists() else None
+        path = root / inside(piece.path)
+        found = wrong_checksum(path, piece, file.compress) if path.exists() else None
         if found and not replace:
             raise Corrupted(
-                f"Expected {_checksum(piece)} of {path}, found {found}: move it away, or ask for it to be replaced."
+                f"Expected {checksum(piece)} of {path}, found {found}: move it away, or ask for it to be replaced."
             )
-        if found or not path.exists() or (replace and _checksum(piece) is None):
+        if found or not path.exists() or (replace and checksum(piece) is None):
             wanted.append(piece)
     return wanted
 
 
 def _bring(file: File, root: Path, wanted: list[Member], source: _Source, say: Callable[[str], None]) -> None:
-    target = root / _inside(file.path)
+    target = root / inside(file.path)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     resumed = source.fetch(part)
     whole = Member("", file.path, file.md5, file.sha256)
-    found = _wrong_checksum(part, whole)
+    found = wrong_checksum(part, whole)
     if found and resumed:  # the beginning may be of an older version: once more, from the start
         _discard(part)
         source.fetch(part)
-        found = _wrong_checksum(part, whole)
+        found = wrong_checksum(part, whole)
     if found:
         _discard(part)
         raise Corrupted(
-            f"Expected {_checksum(whole)} of {file.url}, found {found}: nothing was kept; try again, and if it repeats "
+            f"Expected {checksum(whole)} of {file.url}, found {found}: nothing was kept; try again, and if it repeats "
             "the file has changed at its source."
         )
-    if _checksum(whole) is None:
+    if checksum(whole) is None:
         say(f"warning: no checksum is known for {file.url}, so what was sent could not be verified.")
     try:
         if file.unpack:
-            _unpack(part, file, root, wanted)
+            unpack(part, file, root, wanted)
         elif file.compress:
             _compress(part, target)
         else:
@@ -262,26 +259,6 @@ def _discard(part: Path) -> None:
     _about_path(part).unlink(missing_ok=True)
 
 
-def _checksum(piece: Member) -> str | None:
-    return f"sha256 {piece.sha256}" if piece.sha256 else f"md5 {piece.md5}" if piece.md5 else None
-
-
-def _wrong_checksum(path: Path, piece: Member, compressed: bool = False) -> str | None:
-    """The checksum a file has instead of the one it should have; None if it is right, or none is known."""
-    expected = _checksum(piece)
-    if expected is None:
-        return None
-    kind, _, digest = expected.partition(" ")
-    hashed = hashlib.new(kind, usedforsecurity=False)
-    try:
-        with gzip.open(path) if compressed else path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                hashed.update(chunk)
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        return "something that is not gzip"
-    return None if hashed.hexdigest() == digest else hashed.hexdigest()
-
-
 def _compress(part: Path, target: Path) -> None:
     beside = target.with_name(target.name + ".gz.part")
     try:
@@ -294,71 +271,6 @@ def _compress(part: Path, target: Path) -> None:
         os.replace(beside, target)
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _unpack(archive: Path, file: File, root: Path, wanted: list[Member]) -> None:
-    """Unpack beside, check, and move what is wanted: all of it has been unpacked before any of it is moved."""
-    names = {_inside(piece.name) for piece in wanted}
-    with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=archive.parent) as folder:
-        try:
-            extract = _from_zip if file.path.endswith(".zip") else _from_tar
-            extract(archive, Path(folder), names)
-        except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise  # the disk's; what gzip and bzip2 say of damaged data is an OSError too, without a number
-            raise Corrupted(
-                f"Expected {file.url} to be an archive that can be read, found {str(error)!r}: try again later."
-            ) from None
-        for piece in wanted:
-            unpacked = Path(folder) / _inside(piece.name)
-            if not unpacked.is_file():
-                raise Corrupted(f"Expected {piece.name!r} in {file.url}, found no such file: the archive has changed.")
-            found = _wrong_checksum(unpacked, piece)
-            if found:
-                raise Corrupted(
-                    f"Expected {_checksum(piece)} of {piece.name!r} in {file.url}, found {found}: "
-                    "the archive has changed."
-                )
-        for piece in wanted:
-            place = root / _inside(piece.path)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(Path(folder) / _inside(piece.name), place)
-
-
-def _from_zip(archive: Path, folder: Path, names: set[PurePosixPath]) -> None:
-    with zipfile.ZipFile(archive) as opened:
-        for info in opened.infolist():
-            kind = stat.S_IFMT(info.external_attr >> 16)
-            name = _checked(info.filename, kind in (0, stat.S_IFREG, stat.S_IFDIR))
-            if name in names and not info.is_dir():
-                opened.extract(info, folder)
-
-
-def _from_tar(archive: Path, folder: Path, names: set[PurePosixPath]) -> None:
-    with tarfile.open(archive) as opened:
-        opened.extraction_filter = getattr(tarfile, "data_filter", None)  # missing in the first releases of 3.11
-        for info in opened:
-            name = _checked(info.name, info.isreg() or info.isdir())
-            if name in names and info.isreg():
-                opened.extract(info, folder)
-
-
-def _checked(name: str, plain: bool) -> PurePosixPath:
-    """A name in an archive, if it names a plain file or folder below the folder it is unpacked into."""
-    if not plain:
-        raise Corrupted(
-            f"Expected only files and folders in an archive, found {name!r}, a link or a device: distrust its source."
-        )
-    return _inside(name)
-
-
-def _inside(name: str) -> PurePosixPath:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or PureWindowsPath(name).drive or "\0" in name:
-        raise Corrupted(
-            f"Expected only names that stay inside their folder, found {name!r}: distrust the archive's source."
-        )
-    return path
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from cloister.data.deal import deal
 from cloister.data.digits import digits
 from cloister.data.partitions import Partition, iid, natural
 from cloister.data.raw import RawData, Samples
-from cloister.data.registry import data_folder
+from cloister.data.shelf import data_folder
 from cloister.data.task import Task
 from cloister.errors import expect
 from cloister.models import char_lstm, scatter, scatter_linear

@@ -141,7 +141,8 @@ class RunFolder:
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
                 facts = dict(file.metadata() or {})
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+                names: list[str] = list(file.keys())
+                tensors = {name: file.get_tensor(name) for name in names}
             found = facts.pop("digest", None)
             intact = found == _digest(tensors, facts)
         except (SafetensorError, OSError, ValueError):
