@@ -61,11 +61,7 @@ class RunFolder:
         config: str | None,
     ) -> RunFolder:
         """Lay a new run out: all of it, or nothing."""
-        if path.exists():
-            raise CloisterError(
-                f"Expected a new folder, found that {path} exists: choose another, or continue it with "
-                f"`cloister resume {path}`."
-            )
+        cls.expect_new(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = cls(path.with_name(f".{path.name}.{os.getpid()}"))
         try:
@@ -83,6 +79,15 @@ class RunFolder:
             raise
         _sync_folder(path.parent)
         return cls(path)
+
+    @staticmethod
+    def expect_new(path: Path) -> None:
+        """Refuse a folder that exists, whatever is in it."""
+        if path.exists():
+            raise CloisterError(
+                f"Expected a new folder, found that {path} exists: choose another, or continue it with "
+                f"`cloister resume {path}`."
+            )
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:

@@ -18,7 +18,7 @@ from cloister.engine import Loop
 from cloister.errors import CloisterError, expect, expect_count, expect_delta
 from cloister.experiments.evaluate import Score, scorer
 from cloister.experiments.folder import configuration_hash
-from cloister.joints import Cohort, Mechanism, Method, describe
+from cloister.joints import Batching, Cohort, Mechanism, Method, describe
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.calibrate import calibrate
 from cloister.privacy.ledger import Budget
@@ -174,9 +174,11 @@ def _behaviour(fed: Federation, w: Tensor) -> list[float]:
     ones = torch.tensor([8], device=w.device)
     made_up = Population(inputs, real.labels[:1].repeat(8, *[1] * (real.labels.dim() - 1)) * 0, ones * 0, ones)
     somewhere = 0.1 * torch.randn(w.shape, generator=random).to(w)
-    message, _ = cohort_total(
-        replace(fed, population=made_up, cohort=everyone(), streams=Streams(0)), Loop(), 1, somewhere, torch.tensor([0])
+    brief = replace(fed.method.local, batching=Batching(batch=4, steps=3))
+    small_fed = replace(
+        fed, method=replace(fed.method, local=brief), population=made_up, cohort=everyone(), streams=Streams(0)
     )
+    message, _ = cohort_total(small_fed, Loop(), 1, somewhere, torch.tensor([0]))
     pieces = [piece.double().norm().item() for piece in torch.tensor_split(message, 8)]
     return [float(f"{piece:.3g}") for piece in pieces]
 

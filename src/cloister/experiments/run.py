@@ -96,6 +96,8 @@ def run(
         raise CloisterError(f"Expected engine to be one of {', '.join(engines.ENGINES)}, found {engine!r}: choose one.")
     path = None if folder is None else Path(folder)
     old = _open(path) if resume else None
+    if path is not None and old is None:
+        RunFolder.expect_new(path)  # before the work of preparing, and again when it is created
     ready = prepare(
         method,
         task,

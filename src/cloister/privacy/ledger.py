@@ -66,6 +66,7 @@ class Ledger:
         self.budgets = dict(budgets)
         self.entries: list[Entry] = []
         self.seals: list[str] = []
+        self._paid: dict[tuple[str, int, str], Entry] = {}
         self._losses: dict[str, PrivacyLoss] = {}
         self._descriptor: int | None = None
 
@@ -109,7 +110,9 @@ class Ledger:
         ledger = cls(path, header["subject"], {u: Budget(**b) for u, b in header["budgets"].items()})
         ledger.seals = seals
         for content in contents[1:]:
-            ledger._remember(Entry(content["unit"], content["round"], content["what"], from_json(content["event"])))
+            entry = Entry(content["unit"], content["round"], content["what"], from_json(content["event"]))
+            ledger._remember(entry)
+            ledger._losses.setdefault(entry.unit, PrivacyLoss()).add(entry.event)
         return ledger
 
     def charge(self, unit: str, event: Event, *, round: int, what: str = "update", repeatable: bool) -> None:
@@ -120,10 +123,10 @@ class Ledger:
         """
         entry = Entry(unit, round, what, event)
         if repeatable:
-            paid = [e for e in self.entries if (e.unit, e.round, e.what) == (unit, round, what)]
-            if paid and paid[0] != entry:
+            paid = self._paid.get((unit, round, what))
+            if paid and paid != entry:
                 raise Corrupted(
-                    f"Expected round {round} to repeat the release it was charged for ({paid[0].event}), found "
+                    f"Expected round {round} to repeat the release it was charged for ({paid.event}), found "
                     f"{event}: the run's configuration changed, so start a new run."
                 )
             if paid:
@@ -139,7 +142,7 @@ class Ledger:
                     f"{cost:.4f} after round {round}: stop here, or start a run with more noise or fewer rounds."
                 )
         self._append({"unit": unit, "round": round, "what": what, "event": to_json(event)})
-        self.entries.append(entry)
+        self._remember(entry)
         self._losses[unit] = after
 
     def epsilon(self, unit: str, delta: float, accountant: Accountant = "pld") -> float:
@@ -168,7 +171,7 @@ class Ledger:
 
     def _remember(self, entry: Entry) -> None:
         self.entries.append(entry)
-        self._losses.setdefault(entry.unit, PrivacyLoss()).add(entry.event)
+        self._paid.setdefault((entry.unit, entry.round, entry.what), entry)
 
     def _append(self, content: dict[str, Any]) -> None:
         seal = _seal(self.seals[-1] if self.seals else "", content)
