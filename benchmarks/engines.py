@@ -4,7 +4,9 @@
 
 One round: 50 clients x 5 steps x batch 10, clipped and summed. "plain" is what one would write by hand: a
 module, torch's SGD, one client after the other. Times are medians over the rounds after a warm-up; the
-engines take turns, so that whatever else the machine does hits all of them.
+engines take turns, so that whatever else the machine does hits all of them. "differ" is the relative difference of
+the sums, median and largest: rounding can tip a maximum or a ReLU that is nearly tied to its other side, and then
+even two plain loops over differently shaped batches differ by 1e-4 in float32 (and by 1e-15 in float64).
 """
 
 from __future__ import annotations
@@ -86,15 +88,15 @@ def measure(name: str, make: Callable[..., nn.Module], rounds: int) -> dict[str,
         "vectorised": lambda number: cohort_total(fed, vectorised, number, w, everyone)[0],
     }
     times: dict[str, list[float]] = {way: [] for way in ways}
-    furthest = 0.0
+    differences: list[float] = []
     for number in range(1, rounds + 4):
         sums = {}
         for way, play in ways.items():
             started = time.perf_counter()
             sums[way] = play(number)
             times[way].append(time.perf_counter() - started)
-        for total in sums.values():
-            furthest = max(furthest, float((total - sums["plain"]).norm() / sums["plain"].norm()))
+        apart = [float((total - sums["plain"]).norm() / sums["plain"].norm()) for total in sums.values()]
+        differences.append(max(apart))
     medians = {way: 1000 * statistics.median(seconds[3:]) for way, seconds in times.items()}
     best = min(("loop", "vectorised"), key=lambda way: medians[way])
     return {
@@ -106,7 +108,8 @@ def measure(name: str, make: Callable[..., nn.Module], rounds: int) -> dict[str,
         "auto": chosen.name,
         "auto / best": medians[chosen.name] / medians[best],
         "seconds to choose": choosing,
-        "largest relative difference": furthest,
+        "median relative difference": statistics.median(differences),
+        "largest relative difference": max(differences),
     }
 
 
@@ -124,13 +127,13 @@ def main() -> None:
     work_done = f"{CLIENTS} clients x {STEPS} steps x batch {BATCH}"
     print(f"{work_done}, {torch.get_num_threads()} threads, torch {torch.__version__}\n")
     heads = f"{'model':<18}{'plain':>9}{'loop':>9}{'vector.':>9}{'loop/v':>8}{'plain/v':>8}"
-    print(f"{heads}  {'auto':<11}{'auto/best':>9}  differ")
+    print(f"{heads}  {'auto':<11}{'auto/best':>9}  differ (median, largest)")
     for r in results:
         ms = r["milliseconds"]
         print(
             f"{r['model']:<18}{ms['plain']:>7.1f}ms{ms['loop']:>7.1f}ms{ms['vectorised']:>7.1f}ms"
             f"{r['loop / vectorised']:>8.1f}{r['plain / vectorised']:>8.1f}  {r['auto']:<11}{r['auto / best']:>9.2f}"
-            f"  {r['largest relative difference']:.0e}"
+            f"  {r['median relative difference']:.0e} {r['largest relative difference']:.0e}"
         )
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
