@@ -93,6 +93,25 @@ def test_a_changed_source_or_reader_is_decoded_anew(root, reads, monkeypatch):
     assert len(reads) == count + 1
 
 
+def test_a_source_that_grew_is_decoded_anew_even_with_the_same_time(root, reads):
+    source = root / "tinyshakespeare.txt"
+    os.utime(source, ns=(1, 1))
+    cached("shakespeare", root)
+    source.write_text(PLAY + "\nCY:\n" + "uvwxyz" * 40 + "\n")
+    os.utime(source, ns=(1, 1))
+    assert "CY" in set(cached("shakespeare", root).train.owners.tolist())
+
+
+def test_whatever_a_reader_trips_over_is_one_sentence(root, monkeypatch):
+    def trip(root: Path) -> RawData:
+        raise OverflowError("too large to convert")
+
+    monkeypatch.setitem(FORMATS, "shakespeare", replace(FORMATS["shakespeare"], read=trip, files=lambda root: []))
+    with pytest.raises(CloisterError, match=r"found damage \(too large to convert\).*--replace"):
+        cached("shakespeare", root)
+    assert not (root / ".cloister").exists()
+
+
 def test_data_without_owners_and_with_an_empty_part(tmp_path, monkeypatch):
     (tmp_path / "tinyshakespeare.txt").write_text("ANN:\n" + "abc" * 30)
     original = FORMATS["shakespeare"]

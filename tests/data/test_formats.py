@@ -306,6 +306,7 @@ def _global(module: str, name: str, *args: str) -> bytes:
         (python2_pickle(one_image(1), 1, [1, 2]), "a label for each of 1 inputs .* found 2 labels"),
         (python2_pickle(one_image(1), 1, [10]), "labels from 0 to 9 .* found 10 in row 0"),
         (python2_pickle(one_image(1), 1, [1], b"lables"), "a list of whole numbers as labels .* found NoneType"),
+        (b"\x80\x02}r\xff\xff\xff\x0f.", "counts to"),
         (pickle.dumps({b"labels": ["1"], b"data": np.zeros((1, 3072), np.uint8)}, 2), "whole numbers as labels"),
     ],
 )
@@ -644,6 +645,39 @@ def test_what_is_missing_comes_from_the_hospitals_own_training_rows(tmp_path):
     write_heart(tmp_path, hungarian=rows, switzerland=["40,0,1,90,500,1,2,100,1,2,3,3,7,4"] * 30)
     again = read("heart", tmp_path)
     assert np.array_equal(again.train.inputs[again.train.owners == "hungarian"], train)
+
+
+def test_medians_are_of_training_rows_alone(tmp_path):
+    levels = [int(100 * 1.15**step) for step in range(11)]
+    rows = [f"{30 + n},1,4,130,{level},0,1,150,0,1,2,0,3,0" for n, level in enumerate(levels)]
+    write_heart(tmp_path, va=[*rows, "80,1,4,130,?,0,1,150,0,1,2,0,3,0"])
+    data = read("heart", tmp_path)
+    ages = {
+        part: np.rint(10 * x.inputs[x.owners == "va"][:, 0] + 55)
+        for part, x in vars(data).items()
+        if part in ("train", "test")
+    }
+    known = [levels[int(age) - 30] for age in ages["train"] if age < 80]
+    assert np.median(known) != np.median(levels), "the case tells the two apart"
+    both = np.concatenate([part.inputs[part.owners == "va"] for part in (data.train, data.test)])
+    filled = both[np.rint(10 * both[:, 0] + 55) == 80][0, 4]
+    assert filled == pytest.approx((np.median(known) - 200) / 50)
+
+
+def test_where_hospitals_are_not_the_clients_gaps_are_filled_with_constants(tmp_path):
+    write_heart(tmp_path, va=["50,1,4,130,300,0,1,150,0,1,2,0,3,0"] * 9 + ["50,1,4,130,?,0,1,150,0,1,2,0,3,0"])
+    data = format_named("heart").read(tmp_path, impute="public")
+    both = np.concatenate([part.inputs[part.owners == "va"] for part in (data.train, data.test)])
+    assert sorted(set(both[:, 4].tolist())) == [0.0, 2.0], "200 for the gap, whatever the hospital's others are"
+    with pytest.raises(CloisterError, match="own or public"):
+        format_named("heart").read(tmp_path, impute="guess")
+
+
+def test_packed_files_do_not_unpack_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("cloister.data.formats.source.MOST_BYTES", 1000)
+    (tmp_path / "tinyshakespeare.txt.gz").write_bytes(gzip.compress(b"ANN:\n" + b"x" * 5000))
+    with pytest.raises(Corrupted, match="at most 1000 bytes inside"):
+        read("shakespeare", tmp_path)
 
 
 @pytest.mark.parametrize(
