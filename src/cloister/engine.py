@@ -21,7 +21,7 @@ from torch import Tensor
 
 from cloister.batches import Population
 from cloister.cohorts import everyone
-from cloister.errors import CloisterError
+from cloister.errors import expect
 from cloister.joints import Batch, Function
 from cloister.round import ClientRound, Engine, Federation, Work, WorkOf, cohort_total
 
@@ -92,10 +92,14 @@ class Vectorised:
         return total, rejected
 
 
+def expect_known(name: str) -> None:
+    """Refuse an engine that does not exist."""
+    expect(name in ENGINES, f"engine to be one of {', '.join(ENGINES)}", name, "choose one")
+
+
 def build(name: str, fed: Federation, w: Tensor, memory: int = MEMORY_BUDGET) -> Engine:
     """The engine of that name for a federation; "auto" measures."""
-    if name not in ENGINES:
-        raise CloisterError(f"Expected engine to be one of {', '.join(ENGINES)}, found {name!r}: choose one.")
+    expect_known(name)
     if name == "loop":
         return Loop()
     vectorised = Vectorised(chunk_size(fed, w, memory))

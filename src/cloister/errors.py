@@ -65,6 +65,19 @@ def expect_delta(delta: float) -> None:
     expect(number and 0 < delta < 1, "0 < delta < 1", delta, "choose one well below 1/clients, such as 1e-5")
 
 
+def number_in(text: str) -> float | None:
+    """The number that a text says, a fraction such as 1/3400 included; None where it says none.
+
+    >>> number_in("1/4"), number_in("1e-5"), number_in("few")
+    (0.25, 1e-05, None)
+    """
+    numerator, slash, denominator = text.partition("/")
+    try:
+        return float(numerator) / float(denominator) if slash else float(text)
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The clause that helps somebody who mistyped a name.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from cloister.errors import CloisterError
+from cloister.errors import CloisterError, number_in
 
 
 def file_and_words(arguments: list[str]) -> tuple[Path | None, list[str]]:
@@ -38,13 +38,11 @@ def file_and_words(arguments: list[str]) -> tuple[Path | None, list[str]]:
 
 
 def number(name: str, text: str) -> float:
-    numerator, slash, denominator = text.partition("/")
-    try:
-        return float(numerator) / float(denominator) if slash else float(text)
-    except (ValueError, ZeroDivisionError):
-        raise CloisterError(
-            f"Expected {name} to be a number such as 1e-5 or 1/3400, found {text!r}: mend it."
-        ) from None
+    """A number from the command line, fractions such as 1/3400 included."""
+    found = number_in(text)
+    if found is None:
+        raise CloisterError(f"Expected {name} to be a number such as 1e-5 or 1/3400, found {text!r}: mend it.")
+    return found
 
 
 def program() -> str:

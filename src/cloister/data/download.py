@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import http.client
 import json
 import os
@@ -32,7 +31,7 @@ from urllib.request import (
 from cloister.data.checksums import checksum, wrong_checksum
 from cloister.data.registry import Entry, File, Member
 from cloister.data.shelf import present, readable
-from cloister.data.unpack import inside, unpack
+from cloister.data.unpack import compress, inside, unpack
 from cloister.errors import CloisterError, Corrupted
 
 Opener = Callable[[Request], Any]
@@ -118,7 +117,7 @@ def _bring(file: File, root: Path, wanted: list[Member], source: _Source, say: C
         if file.unpack:
             unpack(part, file, root, wanted)
         elif file.compress:
-            _compress(part, target)
+            compress(part, target)
         else:
             os.replace(part, target)
     finally:
@@ -257,20 +256,6 @@ def _about(part: Path) -> dict[str, Any]:
 def _discard(part: Path) -> None:
     part.unlink(missing_ok=True)
     _about_path(part).unlink(missing_ok=True)
-
-
-def _compress(part: Path, target: Path) -> None:
-    beside = target.with_name(target.name + ".gz.part")
-    try:
-        with (
-            part.open("rb") as plain,
-            beside.open("wb") as raw,
-            gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
-        ):
-            shutil.copyfileobj(plain, packed, _CHUNK)
-        os.replace(beside, target)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -1,8 +1,10 @@
-"""Archives, unpacked so that nothing in them can reach outside its folder."""
+"""Archives, unpacked so that nothing in them can reach outside its folder; and files, packed."""
 
 from __future__ import annotations
 
+import gzip
 import os
+import shutil
 import stat
 import tarfile
 import tempfile
@@ -78,3 +80,18 @@ def inside(name: str) -> PurePosixPath:
             f"Expected only names that stay inside their folder, found {name!r}: distrust the archive's source."
         )
     return path
+
+
+def compress(part: Path, target: Path) -> None:
+    """Store what was sent, gzip-compressed (without a time, so that the same bytes give the same file)."""
+    beside = target.with_name(target.name + ".gz.part")
+    try:
+        with (
+            part.open("rb") as plain,
+            beside.open("wb") as raw,
+            gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
+        ):
+            shutil.copyfileobj(plain, packed)
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)

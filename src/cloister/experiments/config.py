@@ -19,7 +19,7 @@ from typing import Any
 
 from cloister import cohorts, data, methods, models, servers
 from cloister.data import partitions
-from cloister.errors import CloisterError, nearest
+from cloister.errors import CloisterError, nearest, number_in
 from cloister.experiments.run import run as run_function
 
 Value = str | int | float | bool
@@ -266,8 +266,8 @@ def _convert(key: Key, value: Any) -> Any:
         if value in allowed:
             return value
         raise CloisterError(f"Expected {key.name} to be one of {', '.join(allowed)}, found {value!r}: choose one.")
-    if float in kinds and isinstance(value, str):
-        value = _fraction(value)
+    if float in kinds and isinstance(value, str) and (said := number_in(value)) is not None:
+        value = said
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     for kind in kinds:
@@ -276,14 +276,6 @@ def _convert(key: Key, value: Any) -> Any:
     names = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
     wanted = " or ".join(names[kind] for kind in kinds if kind in names)
     raise CloisterError(f"Expected {key.name} to be {wanted}, found {value!r}: {MEANINGS[key.name]}.")
-
-
-def _fraction(text: str) -> Any:
-    numerator, slash, denominator = text.partition("/")
-    try:
-        return float(numerator) / float(denominator) if slash else float(text)
-    except (ValueError, ZeroDivisionError):
-        return text
 
 
 def _toml_value(value: Value) -> str:

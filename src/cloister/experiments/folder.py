@@ -234,10 +234,6 @@ def _json(value: Any) -> bytes:
 
 
 def _digest(tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> str:
-    import torch
+    from cloister.params import hash_of
 
-    digest = hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode())
-    for name in sorted(tensors):
-        digest.update(f"{name}{tensors[name].dtype}{tuple(tensors[name].shape)}".encode())
-        digest.update(tensors[name].contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return hash_of(tensors, json.dumps(dict(facts), sort_keys=True))

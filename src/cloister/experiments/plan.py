@@ -9,7 +9,7 @@ from cloister.errors import CloisterError, expect, expect_count, expect_delta, e
 from cloister.privacy.accounting import PrivacyLoss
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.calibrate import calibrate
-from cloister.privacy.certificate import STRICT_DELTA
+from cloister.privacy.certificate import STRICT_DELTA, deltas_beside
 from cloister.privacy.events import Event, FixedSizeGaussian, Gaussian, PoissonGaussian, relation_of
 
 
@@ -50,7 +50,7 @@ class Plan:
     @property
     def deltas(self) -> list[float]:
         """The plan's own delta, and the strict one beside it."""
-        return _deltas(self.delta)
+        return deltas_beside(self.delta)
 
     @property
     def signal_to_noise(self) -> tuple[float, float]:
@@ -138,11 +138,7 @@ def plan(
 def _point(event: Event, count: int, delta: float) -> Point:
     loss = PrivacyLoss()
     loss.add(event, count)
-    return Point(count, [loss.epsilon(one) for one in _deltas(delta)])
-
-
-def _deltas(delta: float) -> list[float]:
-    return [delta, STRICT_DELTA] if delta > STRICT_DELTA else [delta]
+    return Point(count, [loss.epsilon(one) for one in deltas_beside(delta)])
 
 
 def _spread(rounds: int, points: int) -> list[int]:

@@ -92,8 +92,7 @@ def run(
     """
     expect_count("evaluate_every", evaluate_every, "1 evaluates after every round")
     expect_count("checkpoint_every", checkpoint_every, "1 saves after every round")
-    if engine not in engines.ENGINES:
-        raise CloisterError(f"Expected engine to be one of {', '.join(engines.ENGINES)}, found {engine!r}: choose one.")
+    engines.expect_known(engine)
     path = None if folder is None else Path(folder)
     old = _open(path) if resume else None
     if path is not None and old is None:

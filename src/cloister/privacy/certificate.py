@@ -86,7 +86,7 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
     events = [entry.event for entry in ledger.entries if entry.unit == unit]
     private = all(protects(event) for event in events)
     own = description["delta"] or STRICT_DELTA
-    deltas = [own] if own == STRICT_DELTA else [own, STRICT_DELTA]
+    deltas = deltas_beside(own)
     loss = PrivacyLoss()
     for event, count in Counter(events).items():
         loss.add(event, count)
@@ -114,6 +114,11 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
         ledger_seal=ledger.seal,
         versions=_versions(),
     )
+
+
+def deltas_beside(own: float) -> list[float]:
+    """At which deltas epsilon is shown: a run's own, always first, and the strict one."""
+    return [own] if own == STRICT_DELTA else [own, STRICT_DELTA]
 
 
 def _released(private: bool, anything: bool) -> str:
