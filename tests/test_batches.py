@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.batches import Population, plan
+from cloister.batches import Population, plan, rounded_up, shape_of
 from cloister.joints import Batching
 from cloister.streams import fold
 
@@ -20,7 +20,8 @@ def population(sizes: list[int]) -> Population:
 
 def planned(sizes: list[int], batching: Batching, clients: list[int] | None = None):
     chosen = torch.tensor(list(range(len(sizes))) if clients is None else clients)
-    return plan(population(sizes), batching, chosen, fold(torch.tensor(9), chosen))
+    people = population(sizes)
+    return plan(people, batching, shape_of(people.counts[chosen], batching), chosen, fold(torch.tensor(9), chosen))
 
 
 @settings(max_examples=60, deadline=None)
@@ -75,10 +76,33 @@ def test_passes_and_clients_are_shuffled_differently():
 
 @pytest.mark.parametrize("batching", [Batching(4, steps=3), Batching(4, epochs=2)])
 def test_raggedness_is_known(batching):
-    assert not planned([8, 8], batching).ragged
-    assert planned([8, 0], batching).ragged
-    assert planned([8, 3], Batching(4, epochs=1)).ragged
-    assert not planned([8, 3], Batching(4, steps=5)).ragged
+    def ragged(sizes, batching):
+        return shape_of(torch.tensor(sizes), batching).ragged
+
+    assert not ragged([8, 8], batching)
+    assert ragged([8, 0], batching)
+    assert ragged([8, 3], Batching(4, epochs=1))
+    assert not ragged([8, 3], Batching(4, steps=5))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=6),
+    batching=st.builds(Batching, st.integers(1, 9), steps=st.integers(1, 7))
+    | st.builds(Batching, st.integers(1, 9), epochs=st.integers(1, 3)),
+)
+def test_padding_to_one_of_few_shapes_changes_no_batch(sizes, batching):
+    people, everybody = population(sizes), torch.arange(len(sizes))
+    exact, padded = shape_of(people.counts, batching), shape_of(people.counts, batching, rounded_up)
+    assert exact.most <= padded.most
+    assert exact.steps <= padded.steps <= max(1.25 * exact.steps, exact.steps)
+    keys = fold(torch.tensor(9), everybody)
+    one, other = (plan(people, batching, shape, everybody, keys) for shape in (exact, padded))
+    for client in range(len(sizes)):
+        assert one.samples[client][one.mask[client]].tolist() == other.samples[client][other.mask[client]].tolist()
+        steps, there = (int(made.mask[client].any(1).sum()) for made in (one, other))
+        assert steps == there
+        assert padded.ragged or steps == padded.steps
 
 
 def test_nobody_has_data():

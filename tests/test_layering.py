@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "cloister"
 # Each floor may import from the floors before it. Rooms on one floor do not know one another.
 FLOORS = [
     {"errors"},
-    {"streams", "params", "privacy"},
+    {"streams", "params", "precision", "privacy"},
     {"joints", "views"},
     {"batches", "problem", "local", "transforms", "mechanisms", "servers", "cohorts"},
     {"round"},

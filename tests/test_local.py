@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import cloister as cl
-from cloister.batches import plan
+from cloister.batches import plan, shape_of
 from cloister.errors import CloisterError
 from cloister.local import sgd
-from cloister.round import client_round, cohort_total
+from cloister.round import Turn, Work, client_round, cohort_total, one_step, work_of
 from cloister.streams import fold
 from conftest import ENGINES, federation, toy_model, toy_task
 
@@ -33,7 +34,9 @@ def reference(task, model, rule: dict, round: int, client: int, seed: int = 0) -
     rule = {"batch": 4, "lr": 0.3, "momentum": 0.0, "weight_decay": 0.0, "lr_decay": 1.0, **rule}
     local = sgd(**rule)
     who = torch.tensor([client])
-    batches = plan(task.population, local.batching, who, fold(torch.tensor(Streams(seed).key("batches", round)), who))
+    shape = shape_of(task.population.counts[who], local.batching)
+    keys = fold(torch.tensor(Streams(seed).key("batches", round)), who)
+    batches = plan(task.population, local.batching, shape, who, keys)
     net = copy.deepcopy(model).double()
     start = torch.cat([p.detach().flatten() for p in net.parameters()])
     optimiser = torch.optim.SGD(
@@ -122,9 +125,10 @@ def test_bad_settings_are_refused(rule, message):
 def test_client_round_is_the_one_function_that_engines_map():
     """A deployment calls `client_round` for its own client; the simulator gives the same message."""
     fed, w = federation(cl.methods.dp_fedavg(clip=0.1, lr=0.3, steps=3, noise_multiplier=0.0))
-    from cloister.round import Work, _work_of
-
-    stacked, ragged = _work_of(fed, w, 1, 1)(torch.tensor([4]))
-    message, finite = client_round(fed, w, 1, Work(*(x[0] for x in stacked)), ragged, torch.func.grad)
+    turn = Turn(1, w, torch.tensor([4]), 1)
+    moment, shape = turn.moment(fed), shape_of(fed.population.counts[turn.clients], fed.method.local.batching)
+    stacked = work_of(fed, shape, moment, turn.clients, turn.shares(fed, turn.clients))
+    mine = Work(*(x[0] for x in stacked))
+    message, finite = client_round(fed, w, moment.number, mine, partial(one_step, fed, torch.func.grad, False))
     assert finite
     torch.testing.assert_close(message, cohort_total(fed, ENGINES[1], 1, w, torch.tensor([4]))[0])

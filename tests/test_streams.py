@@ -38,6 +38,41 @@ def test_protective_draws_have_the_right_law_and_the_test_would_notice(secure, d
     assert 0 <= flat.min() <= flat.max() < 1
 
 
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("below", [1, 2, 3, 7, 10])
+def test_whole_numbers_are_equally_likely_and_the_test_would_notice(secure, below):
+    draws = Streams(1, secure).protective_integers(20_000, below, "cohort", 1)
+    assert draws.dtype == torch.int64
+    seen = torch.bincount(draws, minlength=below).numpy()
+    assert len(seen) == below
+    if below > 1:
+        assert stats.chisquare(seen).pvalue > 1e-4
+        remainders = np.bincount(np.random.default_rng(0).integers(0, 16, 20_000) % below, minlength=below)
+        assert below == 2 or stats.chisquare(remainders).pvalue < 1e-4, "the remainder of four bits"
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_large_whole_numbers_are_not_remainders(secure):
+    """Of 64 bits, the remainder below 3/4 of their range would take its lowest third twice as often."""
+    below = 3 * 2**61
+    draws = Streams(1, secure).protective_integers(4000, below, "cohort", 1).numpy()
+    assert 0 <= draws.min() <= draws.max() < below
+    assert stats.kstest(draws / below, "uniform").pvalue > 1e-4
+    bits = np.random.default_rng(0).integers(0, 2**63, 4000)
+    assert stats.kstest((bits % below) / below, "uniform").pvalue < 1e-4
+
+
+def test_whole_numbers_follow_from_their_place():
+    streams = Streams(3)
+    here = streams.protective_integers(20, 1000, "cohort", 4, 0)
+    assert torch.equal(here, Streams(3).protective_integers(20, 1000, "cohort", 4, 0))
+    assert not torch.equal(here, streams.protective_integers(20, 1000, "cohort", 4, 1))
+    assert not torch.equal(here, Streams(3, run="b").protective_integers(20, 1000, "cohort", 4, 0))
+    secure = [Streams(3, secure=True).protective_integers(20, 1000, "cohort", 4, 0) for _ in range(2)]
+    assert not torch.equal(*secure)
+    assert len(Streams(3, secure=True).protective_integers(0, 5, "cohort")) == 0
+
+
 def test_secure_draws_do_not_follow_from_the_seed():
     like = torch.empty(20)
     assert not torch.equal(

@@ -19,6 +19,10 @@ class CannotPrice(CloisterError):
     """No proven bound on the privacy loss is known for what was about to be released."""
 
 
+class RankLost(CloisterError):
+    """A process that took part in a run is gone."""
+
+
 class Corrupted(CloisterError):
     """A file of a run is not what was written."""
 

@@ -55,15 +55,6 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Client:
-    """One client in one round: its batches in order. `ragged` says that some steps may have no real sample."""
-
-    steps: int
-    batch: Callable[[int], Batch]
-    ragged: bool
-
-
-@dataclass(frozen=True)
 class Batching:
     """How local data become mini-batches: shuffled passes, cut into pieces of at most `batch` samples.
 
@@ -75,14 +66,25 @@ class Batching:
     epochs: int | None = None
 
 
+State = dict[str, Tensor]
+
+
 @dataclass(frozen=True)
 class LocalRule:
-    """What a client computes from its data: `run(problem, w, client, round) -> update [d]`."""
+    """What a client computes from its data, step by step, each a pure function that engines map and compile.
+
+    `init(w)` is the state at the start of a round, `step(problem, state, w, batch, round) -> state` one mini-batch,
+    and `update(state, w) -> [d]` what the client would send. w is the model at the start of the round throughout. A
+    step without a real sample changes nothing: the round sees to that. The round's number is a tensor without
+    dimensions, so that what is captured or compiled once serves every round.
+    """
 
     name: str
     settings: Settings
     batching: Batching
-    run: Callable[[Problem, Tensor, Client, int], Tensor]
+    init: Callable[[Tensor], State]
+    step: Callable[[Problem, State, Tensor, Batch, Tensor], State]
+    update: Callable[[State, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -139,9 +141,6 @@ class Mechanism:
     @property
     def settings(self) -> Settings:
         return {"place": self.place, "noise_multiplier": self.noise_multiplier}
-
-
-State = dict[str, Tensor]
 
 
 @dataclass(frozen=True)

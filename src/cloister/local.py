@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cloister.errors import CloisterError, expect, expect_count, expect_not_negative, expect_positive
-from cloister.joints import Batch, Batching, Client, LocalRule, Problem
+from cloister.joints import Batch, Batching, LocalRule, Problem, State
 
 Gradient = Callable[[Problem, Tensor, Tensor, Batch], Tensor]
 """(problem, w, w at the start of the round, batch) -> gradient [d]."""
@@ -47,22 +47,21 @@ def sgd(
     expect_not_negative("weight_decay", weight_decay, "0 switches it off")
     expect(0 < lr_decay <= 1, "0 < lr_decay <= 1", lr_decay, "1 keeps the learning rate over the rounds")
 
-    def run(problem: Problem, start: Tensor, client: Client, round: int) -> Tensor:
-        rate = lr * lr_decay ** (round - 1)
-        w, velocity = start, torch.zeros_like(start)
-        for step in range(client.steps):
-            minibatch = client.batch(step)
-            g = gradient(problem, w, start, minibatch)
-            if weight_decay:
-                g = g + weight_decay * w
-            new_velocity = momentum * velocity + g if momentum else g
-            new_w = w - rate * new_velocity
-            if client.ragged:
-                real = minibatch.mask.any()
-                new_velocity = torch.where(real, new_velocity, velocity)
-                new_w = torch.where(real, new_w, w)
-            w, velocity = new_w, new_velocity
-        return w - start
+    def init(w: Tensor) -> State:
+        return {"w": w, "velocity": torch.zeros_like(w)} if momentum else {"w": w}
+
+    def step(problem: Problem, state: State, start: Tensor, batch: Batch, round: Tensor) -> State:
+        w = state["w"]
+        g = gradient(problem, w, start, batch)
+        if weight_decay:
+            g = torch.add(g, w, alpha=weight_decay)
+        if momentum:
+            g = torch.add(g, state["velocity"], alpha=momentum)
+        w = torch.sub(w, g, alpha=lr) if lr_decay == 1 else w - lr * lr_decay ** (round - 1) * g
+        return {"w": w, "velocity": g} if momentum else {"w": w}
+
+    def update(state: State, start: Tensor) -> Tensor:
+        return state["w"] - start
 
     settings = {
         "lr": lr,
@@ -74,4 +73,4 @@ def sgd(
         "lr_decay": lr_decay,
         "gradient": gradient.__name__,
     }
-    return LocalRule("sgd", settings, Batching(batch, steps, epochs), run)
+    return LocalRule("sgd", settings, Batching(batch, steps, epochs), init, step, update)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -35,16 +37,25 @@ def problem_of(
     _refuse_batch_norm(module)
     dtype = next(iter(module.parameters())).dtype
     draws = _try(module, loss, view.test(inputs, dtype), labels, classes)
+    own = _PerThread(module)
 
     def mean_loss(w: Tensor, batch: Batch) -> Tensor:
         inputs = view.train(batch.inputs, batch.key, w.dtype)
         with KeyedDropout(batch.key) if draws else nullcontext():
-            outputs = torch.func.functional_call(module, layout.views(w), (inputs,))
+            outputs = torch.func.functional_call(own.module, layout.views(w), (inputs,))
         losses = loss(outputs, batch.labels)
         losses = losses.flatten(1).mean(1) if losses.dim() > 1 else losses
         return torch.where(batch.mask, losses, 0.0).sum() / batch.count
 
     return Problem(layout, mean_loss, torch.func.grad)
+
+
+class _PerThread(threading.local):
+    """A module for each thread: `functional_call` puts other parameters into it for as long as it runs."""
+
+    def __init__(self, module: nn.Module) -> None:
+        first = threading.current_thread() is threading.main_thread()
+        self.module = module if first else copy.deepcopy(module)
 
 
 class KeyedDropout(TorchFunctionMode):

@@ -1,6 +1,6 @@
 """One round is a straight line, and this is it.
 
-    1 charge     the ledger, before anything is computed; raises BudgetExceeded
+    1 charge     the ledger, before anything is computed; raises BudgetExceeded (on the disk before step 9 returns)
     2 sample     who takes part
     3 local      each client's update            \\
     4 encode     clip it, compress it, ...        >  client_round, mapped over the cohort by an engine
@@ -19,18 +19,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from cloister.batches import Population, plan
+from cloister.batches import Population, Shape, plan
 from cloister.errors import CloisterError, expect
-from cloister.joints import Batch, Bound, Client, Cohort, Function, Method, Problem, State
+from cloister.joints import Batch, Bound, Cohort, Function, Method, Problem, State
+from cloister.precision import multiplying
 from cloister.privacy.events import Event, NonPrivate
 from cloister.privacy.ledger import Ledger
 from cloister.streams import Streams, fold
+
+
+class Moment(NamedTuple):
+    """Where in the run a round stands, as tensors on its device: a captured computation is fed with them."""
+
+    number: Tensor  # the round's, from 1
+    batches: Tensor  # keys: which samples make which batch, ...
+    model: Tensor  # ... and for what is random in the model
 
 
 class Work(NamedTuple):
@@ -43,14 +51,8 @@ class Work(NamedTuple):
     share: Tensor  # [k, d] when noise is distributed, otherwise [k, 0]
 
 
-class ClientRound(Protocol):
-    """One client's work -> (message [d], whether its update was finite). `ragged`: some steps may be empty."""
-
-    def __call__(self, work: Work, ragged: bool, grad: Callable[[Function], Function]) -> tuple[Tensor, Tensor]: ...
-
-
-WorkOf = Callable[[Tensor], tuple[Work, bool]]
-"""Some clients of the cohort -> (their work, stacked and padded, whether some steps may be empty)."""
+Sum = tuple[Tensor, Tensor]
+"""The sum [d] of some clients' messages, and how many of their updates were not finite (a count on the device)."""
 
 
 class Engine(Protocol):
@@ -63,8 +65,8 @@ class Engine(Protocol):
     def chunk(self) -> int:
         """How many clients are planned (or computed) at once."""
 
-    def total(self, client_round: ClientRound, work_of: WorkOf, cohort: Tensor) -> tuple[Tensor, int]:
-        """The sum of the messages of a cohort that is not empty, and how many updates were not finite."""
+    def total(self, fed: Federation, turn: Turn) -> Sum:
+        """What is asked for, of at least one client."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Federation:
     problem: Problem
     population: Population
     streams: Streams
+    precision: str = "exact"
 
     def __post_init__(self) -> None:
         noise = self.method.mechanism.noise_multiplier
@@ -109,13 +112,43 @@ class Federation:
         return self.cohort.expected(self.population.clients)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """What an engine is asked for: the sum of the messages of these clients in this round."""
+
+    round: int
+    w: Tensor
+    clients: Tensor  # their numbers, on the host, by size
+    cohort_size: int  # of the whole cohort, of which these may be a part
+
+    def moment(self, fed: Federation) -> Moment:
+        """Where in the run this is."""
+        place = self.w.device
+        number = torch.tensor(float(self.round), dtype=torch.float64, device=place)
+        keys = torch.tensor([fed.streams.key(purpose, self.round) for purpose in ("batches", "model")], device=place)
+        return Moment(number, keys[0], keys[1])
+
+    def shares(self, fed: Federation, clients: Tensor) -> Tensor:
+        """The parts of the noise that some of the clients add, [k, d]; [k, 0] where clients add none."""
+        mechanism = fed.method.mechanism
+        if mechanism.place != "distributed":
+            return self.w.new_empty(len(clients), 0)
+        return torch.stack(
+            [
+                mechanism.share(fed.streams, self.w, fed.bound, self.round, client, self.cohort_size)
+                for client in clients.tolist()
+            ]
+        )
+
+
 class Outcome(NamedTuple):
     """The model after a round, with what the simulator saw on the way (not private: see the certificate)."""
 
     w: Tensor
     state: State
     cohort_size: int
-    rejected: int
+    rejected: Tensor
+    """How many updates were not finite; still on its way where a device computes it."""
 
 
 def run_round(fed: Federation, ledger: Ledger, engine: Engine, round: int, w: Tensor, state: State) -> Outcome:
@@ -128,6 +161,7 @@ def run_round(fed: Federation, ledger: Ledger, engine: Engine, round: int, w: Te
         total = total + method.mechanism.share(streams, total, fed.bound, round, SERVER, 1)
     total = method.transform.decode(total)
     w, state = method.server.update(w, total / fed.denominator, state)
+    ledger.settle()  # the line that paid for this round is on the disk before anything leaves it
     return Outcome(w, state, len(cohort), rejected)
 
 
@@ -143,57 +177,72 @@ def _members(fed: Federation, round: int) -> Tensor:
     return members
 
 
-def cohort_total(fed: Federation, engine: Engine, round: int, w: Tensor, cohort: Tensor) -> tuple[Tensor, int]:
+def cohort_total(fed: Federation, engine: Engine, round: int, w: Tensor, cohort: Tensor) -> Sum:
     """The sum of a cohort's messages, and how many updates were not finite. Clients of like size go together."""
     if not len(cohort):
-        return torch.zeros_like(w), 0
-    by_size = cohort[fed.population.sizes.cpu()[cohort].argsort(stable=True)]
-    return engine.total(partial(client_round, fed, w, round), _work_of(fed, w, round, len(cohort)), by_size)
+        return torch.zeros_like(w), torch.zeros((), dtype=torch.int64, device=w.device)
+    by_size = cohort[fed.population.counts[cohort].argsort(stable=True)]
+    with multiplying(fed.precision, w.device):
+        return engine.total(fed, Turn(round, w, by_size, len(cohort)))
 
 
 SERVER = -1
 """The client number in whose name the server draws noise."""
 
 
-def client_round(
-    fed: Federation, w: Tensor, round: int, work: Work, ragged: bool, grad: Callable[[Function], Function]
-) -> tuple[Tensor, Tensor]:
-    """What one client does: train, encode, add its share of the noise. A simulator maps this over a cohort."""
+Step = Callable[[Tensor, Tensor, State, Batch], State]
+"""(w at the start of the round, the round's number, state, batch) -> state: one step of local training."""
 
-    def batch(step: int) -> Batch:
-        rows = work.samples[step]
+
+def one_step(
+    fed: Federation,
+    grad: Callable[[Function], Function],
+    ragged: bool,
+    w: Tensor,
+    round: Tensor,
+    state: State,
+    batch: Batch,
+) -> State:
+    """One step of a client's training. `ragged`: the batch may be without a real sample, and then nothing changes."""
+    new = fed.method.local.step(replace(fed.problem, grad=grad), state, w, batch, round)
+    if not ragged:
+        return new
+    real = batch.mask.any()
+    return {name: torch.where(real, new[name], state[name]) for name in state}
+
+
+def client_round(fed: Federation, w: Tensor, round: Tensor, work: Work, step: Step) -> tuple[Tensor, Tensor]:
+    """What one client does: train, encode, add its share of the noise. A simulator maps this over a cohort.
+
+    Returns its message [d] and whether its update was finite.
+    """
+    return message_of(fed, w, trained(fed, w, round, work, step), work.mask.any(), work.share)
+
+
+def trained(fed: Federation, w: Tensor, round: Tensor, work: Work, step: Step) -> State:
+    """The first half: what the client makes of its data."""
+    state = fed.method.local.init(w)
+    for number in range(work.samples.shape[0]):
+        rows = work.samples[number]
         inputs, labels = fed.population.inputs[rows], fed.population.labels[rows]
-        return Batch(inputs, labels, work.mask[step], work.real[step], work.key[step])
+        batch = Batch(inputs, labels, work.mask[number], work.real[number], work.key[number])
+        state = step(w, round, state, batch)
+    return state
 
-    client = Client(work.samples.shape[0], batch, ragged)
-    update = fed.method.local.run(replace(fed.problem, grad=grad), w, client, round)
-    finite = torch.isfinite(update).all()
-    counts = finite & work.mask.any()  # whatever the local rule does, a client without data sends zero
-    message = fed.method.transform.encode(torch.where(counts, update, torch.zeros_like(update)))
+
+def message_of(fed: Federation, w: Tensor, state: State, has_data: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """The second half: what leaves the client. Whatever the local rule does, without data it is zero (and noise)."""
+    update = fed.method.local.update(state, w)
+    finite = torch.isfinite(torch.linalg.vector_norm(update, torch.inf))  # a maximum, which NaN passes through
+    message = fed.method.transform.encode(torch.where(finite & has_data, update, torch.zeros_like(update)))
     if fed.method.mechanism.place == "distributed":
-        message = message + work.share
+        message = message + share
     return message, finite
 
 
-def _work_of(fed: Federation, w: Tensor, round: int, cohort_size: int) -> WorkOf:
-    """How an engine asks for the work of some clients of this round's cohort."""
-    mechanism, streams, device = fed.method.mechanism, fed.streams, w.device
-    batch_key, model_key = (
-        torch.tensor(streams.key(purpose, round), device=device) for purpose in ("batches", "model")
-    )
-
-    def work_of(clients: Tensor) -> tuple[Work, bool]:
-        there = clients.to(device)
-        batches = plan(fed.population, fed.method.local.batching, there, fold(batch_key, there))
-        step = torch.arange(batches.samples.shape[1], device=device)
-        keys = fold(fold(model_key, there)[:, None], step)
-        share = torch.empty(len(clients), 0, dtype=w.dtype, device=device)
-        if mechanism.place == "distributed":
-            members = clients.tolist()
-            share = torch.stack(
-                [mechanism.share(streams, w, fed.bound, round, member, cohort_size) for member in members]
-            )
-        real = batches.mask.sum(2).clamp(min=1)
-        return Work(batches.samples, batches.mask, real, keys, share), batches.ragged
-
-    return work_of
+def work_of(fed: Federation, shape: Shape, moment: Moment, clients: Tensor, shares: Tensor) -> Work:
+    """The work of some clients in some round, padded to a shape. Clients and shares are on the device."""
+    batches = plan(fed.population, fed.method.local.batching, shape, clients, fold(moment.batches, clients))
+    step = torch.arange(shape.steps, device=clients.device)
+    keys = fold(fold(moment.model, clients)[:, None], step)
+    return Work(batches.samples, batches.mask, batches.mask.sum(2).clamp(min=1), keys, shares)

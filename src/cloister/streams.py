@@ -43,6 +43,12 @@ class Streams:
             return torch.from_numpy(_system_bits(count) * 2.0**-53)
         return torch.from_numpy(self._generator(purpose, *position).random(count))
 
+    def protective_integers(self, count: int, below: int, purpose: str, *position: int) -> Tensor:
+        """`count` whole numbers from 0 to `below` - 1, each exactly equally likely."""
+        if self.secure:
+            return torch.from_numpy(_system_integers(count, below))
+        return torch.from_numpy(self._generator(purpose, *position).integers(below, size=count))
+
     def protective_normal(self, like: Tensor, purpose: str, *position: int) -> Tensor:
         """Standard normal draws in the shape, type and place of `like`."""
         if self.secure:
@@ -80,9 +86,10 @@ def fold(key: Tensor, position: Tensor | int) -> Tensor:
     >>> len(set(keys.tolist()))
     1000
     """
-    if isinstance(position, int):
-        position = torch.tensor(position, device=key.device)
-    return mix(key + (position + 1) * _GOLDEN)
+    if isinstance(position, int):  # wrapped by hand: a constant, and nothing to send to the device
+        return mix(key + (((position + 1) * _GOLDEN + 2**63) % 2**64 - 2**63))
+    # (position + 1) * _GOLDEN, written with bits: Inductor reckons with sums of positions beyond 64 bits, and gives up.
+    return mix(key + ~position * -_GOLDEN)
 
 
 def uniform(key: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
@@ -99,6 +106,16 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
 
 def _system_bits(count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     return np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(11)
+
+
+def _system_integers(count: int, below: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """As many bits as `below` - 1 has; what is too large is drawn again, for a remainder would prefer small ones."""
+    mask = np.uint64(2 ** (below - 1).bit_length() - 1)
+    found = np.empty(0, dtype=np.int64)
+    while len(found) < count:
+        draws = np.frombuffer(os.urandom(16 * count), dtype=np.uint64) & mask
+        found = np.concatenate([found, draws[draws < below].astype(np.int64)])
+    return found[:count]
 
 
 def _system_normal(count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

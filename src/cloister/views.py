@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -58,11 +59,14 @@ def images(
     if size is not None:
         expect_count("size", size, "the side of what the model sees")
 
+    @cache  # sent to a device once, not in every step
+    def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=device).view(-1, 1, 1)
+
     def normal(inputs: Tensor, dtype: torch.dtype) -> Tensor:
         channels = inputs.shape[1]
         expect(channels == len(mean), f"images of {len(mean)} channels", channels, "give a mean for each channel")
-        centre = torch.tensor(mean, dtype=dtype, device=inputs.device).view(-1, 1, 1)
-        scale = torch.tensor(std, dtype=dtype, device=inputs.device).view(-1, 1, 1)
+        centre, scale = constant(mean, dtype, inputs.device), constant(std, dtype, inputs.device)
         return (inputs.to(dtype) / 255 - centre) / scale
 
     def window(inputs: Tensor, place: Tensor) -> Tensor:
@@ -72,10 +76,8 @@ def images(
         down, right = height + 2 * pad - tall, width + 2 * pad - wide
         expect(min(down, right) >= 0, f"a size of at most {min(height, width) + 2 * pad}", size, "pad more")
         padded = torch.nn.functional.pad(inputs, (pad, pad, pad, pad))
-        room = torch.tensor([down + 1, right + 1], device=inputs.device)
-        corner = (place * room).long()
-        rows = corner[:, 0, None] + torch.arange(tall, device=inputs.device)
-        columns = corner[:, 1, None] + torch.arange(wide, device=inputs.device)
+        rows = (place[:, 0, None] * (down + 1)).long() + torch.arange(tall, device=inputs.device)
+        columns = (place[:, 1, None] * (right + 1)).long() + torch.arange(wide, device=inputs.device)
         sample = torch.arange(len(inputs), device=inputs.device)[:, None, None, None]
         channel = torch.arange(inputs.shape[1], device=inputs.device)[None, :, None, None]
         return padded[sample, channel, rows[:, None, :, None], columns[:, None, None, :]]

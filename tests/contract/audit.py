@@ -91,11 +91,11 @@ def audit_payment(play: Play, fed: Federation, w: Tensor) -> None:
             super().charge(*args, **kwargs)
             story.append("paid")
 
-    def spied(*args: Any) -> Tensor:
+    def spied(*args: Any) -> Any:
         story.append("computed")
-        return fed.method.local.run(*args)
+        return fed.method.local.init(*args)
 
-    watched = replace(fed, method=replace(fed.method, local=replace(fed.method.local, run=spied)))
+    watched = replace(fed, method=replace(fed.method, local=replace(fed.method.local, init=spied)))
     play(watched, Witness.create(None, "audit", {}), ENGINE, 1, w, fed.method.server.init(w))
     assert story[0] == "paid"
     assert story.count("paid") == 1

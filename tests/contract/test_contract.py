@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import cloister as cl
 from cloister.engine import Loop, Vectorised
 from cloister.errors import CloisterError
-from cloister.joints import LocalRule
 from cloister.privacy.ledger import Ledger
 from cloister.round import cohort_total, run_round
 from conftest import ENGINES, federation, toy_model, toy_task
@@ -72,7 +71,7 @@ def test_whatever_a_client_computes_its_message_stays_within_the_bound(make, val
     method = make()
     fed, w = federation(replace(method, mechanism=cl.mechanisms.gaussian(1.0)), task=toy_task(sizes=(3, 2, 1)))
     hostile = torch.tensor(values, dtype=w.dtype).repeat(w.numel())[: w.numel()]
-    local = LocalRule("hostile", {}, method.local.batching, lambda problem, w, client, round: hostile + 0 * w)
+    local = replace(method.local, name="hostile", update=lambda state, w: hostile + 0 * w)
     fed = replace(fed, method=replace(fed.method, local=local))
     message, rejected = cohort_total(fed, engine, 1, w, torch.tensor([1]))
     assert torch.isfinite(message).all()

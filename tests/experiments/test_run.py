@@ -135,12 +135,12 @@ def kill_at(monkeypatch, place: str, call: int) -> None:
     [
         ("cloister.round.cohort_total", 1),
         ("cloister.round.cohort_total", 4),
-        ("cloister.experiments.run.run_round", 6),
+        ("cloister.experiments.training.run_round", 6),
         ("cloister.experiments.folder.RunFolder.append_metrics", 3),
         ("cloister.experiments.folder.RunFolder.save", 2),
         ("cloister.experiments.folder.RunFolder.save", 4),
         ("cloister.experiments.folder.RunFolder.finish", 1),
-        ("cloister.experiments.run.certify", 1),
+        ("cloister.experiments.training.certify", 1),
     ],
 )
 @pytest.mark.parametrize("server", [None, cl.servers.adam()], ids=["sgd", "adam"])
@@ -167,7 +167,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path, monkeypatch, pl
 def test_a_resumed_secure_run_pays_again_for_what_it_repeats(tmp_path, monkeypatch):
     noise = cl.methods.dp_fedavg(clip=0.5, lr=0.5, steps=2, noise_multiplier=3.0)
     with monkeypatch.context() as patch:
-        kill_at(patch, "cloister.experiments.run.run_round", 6)
+        kill_at(patch, "cloister.experiments.training.run_round", 6)
         with pytest.raises(Killed):
             go(method=noise, epsilon=None, folder=tmp_path / "r", randomness="secure", checkpoint_every=2)
     assert len(RunFolder.open(tmp_path / "r").ledger().entries) == 5
@@ -318,7 +318,7 @@ def test_a_resumed_run_notices_that_it_would_compute_something_else(tmp_path, mo
 
     uphill.__name__ = "plain_gradient"
     with monkeypatch.context() as patch:
-        kill_at(patch, "cloister.experiments.run.run_round", 2)
+        kill_at(patch, "cloister.experiments.training.run_round", 2)
         with pytest.raises(Killed):
             go(folder=tmp_path / "r")
     method = cl.methods.dp_fedavg(clip=0.5, lr=0.5, steps=2, noise_multiplier=3.0)

@@ -92,13 +92,14 @@ MEANINGS = {
     "rounds": "number of rounds",
     "epsilon": "privacy budget; no round is run that would exceed it",
     "delta": "probability that the guarantee may fail; well below 1/clients",
-    "engine": "auto, loop or vectorised: changes the speed, not the result",
-    "memory": "bytes that a chunk of clients may take",
+    "engine": "auto, loop, vectorised or, on a GPU, graphed or compiled: changes the speed, not the result",
+    "memory": "bytes that a chunk of clients may take (by default 1 GiB, or half of what is free on a GPU)",
     "seed": "seed of everything random in a simulation",
     "randomness": "seeded (reproducible) or secure (cohorts and noise from the operating system)",
     "device": "cpu, cuda, cuda:1, ...",
     "dtype": "float32 or float64",
-    "evaluate_every": "rounds between evaluations",
+    "precision": "exact; on a GPU also tf32 or bf16, for faster and coarser matrix products and convolutions",
+    "evaluate_every": "rounds between evaluations (by default some fifty over the run)",
     "checkpoint_every": "rounds between checkpoints",
 }
 

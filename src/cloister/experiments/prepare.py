@@ -19,12 +19,17 @@ from cloister.errors import CloisterError, expect, expect_count, expect_delta
 from cloister.experiments.evaluate import Score, scorer
 from cloister.experiments.folder import configuration_hash
 from cloister.joints import Batching, Cohort, Mechanism, Method, describe
+from cloister.precision import expect_precision
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.calibrate import calibrate
 from cloister.privacy.ledger import Budget
 from cloister.problem import problem_of
 from cloister.round import Federation, cohort_total
 from cloister.streams import Streams
+
+DRAWS = 2
+"""Goes up whenever the same seed gives other cohorts, batches or noise: a run resumed by other code would compute a
+round that was paid for with other bits."""
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 RANDOMNESS = ("seeded", "secure")
@@ -58,6 +63,7 @@ def prepare(
     randomness: str,
     device: str,
     dtype: str,
+    precision: str = "exact",
     known: Mapping[str, Any] | None = None,
 ) -> Ready:
     """Check, calibrate and describe. `known` is the description of a run that is being resumed."""
@@ -68,6 +74,7 @@ def prepare(
     if delta is not None:
         expect_delta(delta)
     place, kind = _device(device), DTYPES[dtype]
+    expect_precision(precision, place, kind)
     streams = Streams(seed, secure=randomness == "secure")
 
     module = _module(model if model is not None else task.model, streams).to(place, kind).train()
@@ -75,7 +82,7 @@ def prepare(
     few = slice(0, 2)
     problem = problem_of(module, task.loss, population.inputs[few], population.labels[few], task.classes, task.view)
     calibrated, budget = _with_noise(method, cohort, task.clients, rounds, epsilon, delta, known)
-    fed = Federation(calibrated, cohort, problem, population, streams)
+    fed = Federation(calibrated, cohort, problem, population, streams, precision)
     price = epsilon_of(fed.event, 1, delta or 0.5)  # refuses what has no price
     if budget is not None and price > budget.epsilon:
         raise CloisterError(
@@ -110,8 +117,10 @@ def prepare(
         "seed": seed,
         "randomness": randomness,
         "dtype": dtype,
+        "precision": precision,
         "device": place.type,
         "software": {name: version(name) for name in ("torch", "numpy")},
+        "draws": DRAWS,
     }
     # Two runs that differ in anything must not share their noise: the difference would lay bare the signal.
     fed = replace(fed, streams=replace(streams, run=configuration_hash(description)))

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from torch import nn
 
 from cloister import engine as engines
 from cloister.cohorts import everyone
 from cloister.data.task import Task
-from cloister.errors import BudgetExceeded, CloisterError, Corrupted, expect_count
-from cloister.experiments.folder import Checkpoint, RunFolder, configuration_hash
+from cloister.errors import CloisterError, Corrupted, RankLost, expect_count
+from cloister.experiments.folder import RunFolder, configuration_hash
 from cloister.experiments.prepare import Ready, prepare
 from cloister.experiments.progress import Progress
+from cloister.experiments.training import Trained, Training
 from cloister.joints import Cohort, Method
-from cloister.privacy.certificate import Certificate, certify, round_up
-from cloister.privacy.ledger import Ledger
-from cloister.round import Engine, run_round
+from cloister.privacy.certificate import Certificate, round_up
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,12 +60,13 @@ def run(
     folder: str | Path | None = None,
     resume: bool = False,
     engine: str = "auto",
-    memory: int = engines.MEMORY_BUDGET,
+    memory: int | None = None,
     seed: int = 0,
     randomness: str = "seeded",
     device: str = "cpu",
     dtype: str = "float32",
-    evaluate_every: int = 1,
+    precision: str = "exact",
+    evaluate_every: int | None = None,
     checkpoint_every: int = 10,
     progress: bool | None = None,
     config: str | None = None,
@@ -84,19 +83,26 @@ def run(
         model: a torch module, or a function that makes one; the task's own by default.
         folder: where to keep the run; without one, nothing is written and nothing can be resumed.
         resume: continue the run in `folder`, given the same method, task and settings.
-        engine: "auto", "loop" or "vectorised"; the result is the same.
-        memory: bytes that a chunk of clients may take.
+        engine: "auto", "loop", "vectorised" or (on a GPU) "graphed"; the result is the same.
+        memory: bytes that a chunk of clients may take; by default 1 GiB, or half of what is free on a GPU.
         randomness: "seeded" (reproducible) or "secure" (cohorts and noise from the operating system).
+        precision: "exact", or on a GPU "tf32" or "bf16": faster and coarser matrix products and convolutions.
+        evaluate_every: rounds between evaluations; by default some fifty over the run.
+        checkpoint_every: rounds between checkpoints.
         progress: show a bar; by default only on a terminal.
         config: the text of a config file from which the command line can build the run again.
     """
-    expect_count("evaluate_every", evaluate_every, "1 evaluates after every round")
+    if evaluate_every is not None:
+        expect_count("evaluate_every", evaluate_every, "1 evaluates after every round")
     expect_count("checkpoint_every", checkpoint_every, "1 saves after every round")
     engines.expect_known(engine)
-    path = None if folder is None else Path(folder)
-    old = _open(path) if resume else None
+    ranks = engines.join()
+    leads = ranks is None or ranks.leads
+    path = Path(folder) if folder is not None and leads else None
+    old = _open(path) if resume and leads else None
     if path is not None and old is None:
         RunFolder.expect_new(path)  # before the work of preparing, and again when it is created
+    known = old.description() if old else None
     ready = prepare(
         method,
         task,
@@ -107,18 +113,75 @@ def run(
         model=model,
         seed=seed,
         randomness=randomness,
-        device=device,
+        device=engines.local_device(device),
         dtype=dtype,
-        known=old.description() if old else None,
+        precision=precision,
+        known=ranks.tell(known) if ranks else known,
     )
+    if ranks:
+        _expect_alike(ranks, ready)
+        if not ranks.leads:
+            return _assist(ranks, ready)
     if old is None:
-        training = _Training.begin(ready, engines.build(engine, ready.fed, ready.w, memory), path, config)
+        mapper = engines.build(engine, ready.fed, ready.w, memory, rounds)
+        training = Training.begin(ready, mapper, path, config)
     else:
         _expect_same(old, ready)
-        training = _Training.resume(ready, old)
-    training.evaluate_every, training.checkpoint_every = evaluate_every, checkpoint_every
+        training = Training.resume(ready, old)
+    training.evaluate_every = evaluate_every or max(1, rounds // 50)
+    training.checkpoint_every = checkpoint_every
     with Progress(progress, rounds, method.name, done=training.at.round) as bar:
-        return training.train(bar)
+        return _run_of(ready, _lead(ranks, training, bar) if ranks else training.train(bar))
+
+
+def _run_of(ready: Ready, trained: Trained) -> Run:
+    return Run(
+        model=ready.fed.problem.layout.load(ready.module, trained.w.to(ready.w.device)).eval(),
+        accuracy=trained.score.accuracy,
+        certificate=trained.certificate,
+        history=trained.history,
+        folder=trained.folder,
+        engine=trained.engine,
+        seconds=trained.seconds,
+        stopped=trained.stopped,
+    )
+
+
+def _lead(ranks: engines.Ranks, training: Training, bar: Progress) -> Trained:
+    """Train with the help of the other ranks, and let them know how it ended."""
+    ranks.tell(engines.describe(training.mapper))
+    sharded = engines.Sharded(training.mapper, ranks)
+    training.mapper = sharded
+    try:
+        trained = training.train(bar)
+    except RankLost:
+        raise
+    except BaseException as error:
+        sharded.dismiss()
+        ranks.tell(f"rank 0 ended with {type(error).__name__}: {error}")
+        raise
+    sharded.dismiss()
+    ranks.tell(replace(trained, w=trained.w.cpu()))
+    return trained
+
+
+def _assist(ranks: engines.Ranks, ready: Ready) -> Run:
+    """Compute a share of every round, and return what rank 0 returns."""
+    engines.assist(engines.restore(ranks.tell()), ranks, ready.fed, ready.w)
+    ended = ranks.tell()
+    if not isinstance(ended, Trained):
+        raise CloisterError(f"Expected the run to end on rank 0, found that {ended}: see what rank 0 says.")
+    return _run_of(ready, ended)
+
+
+def _expect_alike(ranks: engines.Ranks, ready: Ready) -> None:
+    """All processes must run the same thing on the same data."""
+    mine = (configuration_hash(ready.description), ready.fingerprint)
+    if ranks.tell(mine) != mine:
+        raise CloisterError(
+            f"Expected rank {ranks.rank} to have the settings, software and data of rank 0, found others: give every "
+            "process the same command, packages and data."
+        )
 
 
 def _open(path: Path | None) -> RunFolder:
@@ -136,96 +199,3 @@ def _expect_same(old: RunFolder, ready: Ready) -> None:
         f"Expected the settings and data with which {old.path} was started, found that {', '.join(changed)} changed: "
         "resume with the same, or start a new run."
     )
-
-
-@dataclass
-class _Training:
-    """One process's part of a run: from its newest checkpoint to its end."""
-
-    ready: Ready
-    mapper: Engine
-    ledger: Ledger
-    at: Checkpoint
-    folder: RunFolder | None
-    history: list[dict[str, Any]]
-    evaluate_every: int = 1
-    checkpoint_every: int = 1
-
-    @classmethod
-    def begin(cls, ready: Ready, mapper: Engine, path: Path | None, config: str | None) -> Self:
-        fed, w = ready.fed, ready.w
-        budgets = {fed.method.unit: ready.budget} if ready.budget else {}
-        state = fed.method.server.init(w)
-        start = Checkpoint(0, w, state, "", engines.describe(mapper), ready.fingerprint)
-        if path is None:
-            ledger = Ledger.create(None, configuration_hash(ready.description), budgets)
-            return cls(ready, mapper, ledger, start, None, [])
-        return cls.resume(ready, RunFolder.create(path, ready.description, budgets, start, config))
-
-    @classmethod
-    def resume(cls, ready: Ready, folder: RunFolder) -> Self:
-        ledger = folder.ledger(writable=True)
-        try:
-            at = folder.load(ready.w.device)
-            ledger.expect_continues(at.seal)
-            if at.data != ready.fingerprint:
-                raise Corrupted(
-                    f"Expected the data with which {folder.path} was started, found that the task's data changed: "
-                    "resume with the same, or start a new run."
-                )
-            return cls(ready, engines.restore(at.engine), ledger, at, folder, folder.cut_metrics(at.round))
-        except BaseException:
-            ledger.close()
-            raise
-
-    @property
-    def rounds(self) -> int:
-        rounds: int = self.ready.description["rounds"]
-        return rounds
-
-    def train(self, bar: Progress) -> Run:
-        started, stopped = time.perf_counter(), None
-        try:
-            while self.at.round < self.rounds and stopped is None:
-                try:
-                    self._round(bar)
-                except BudgetExceeded as refusal:
-                    stopped = str(refusal)
-            return self._finish(stopped, started)
-        finally:
-            self.ledger.close()
-
-    def _round(self, bar: Progress) -> None:
-        fed, number, started = self.ready.fed, self.at.round + 1, time.perf_counter()
-        outcome = run_round(fed, self.ledger, self.mapper, number, self.at.w, self.at.state)
-        self.at = replace(self.at, round=number, w=outcome.w, state=outcome.state, seal=self.ledger.seal)
-        line: dict[str, Any] = {"round": number}
-        if number % self.evaluate_every == 0 or number == self.rounds:
-            line |= asdict(self.ready.score(outcome.w))
-        delta = self.ready.delta
-        line["epsilon"] = self.ledger.epsilon(fed.method.unit, delta) if delta else float("inf")
-        line |= {"cohort": outcome.cohort_size, "rejected": outcome.rejected}
-        line["seconds"] = round(time.perf_counter() - started, 4)
-        self.history.append(line)
-        if self.folder is not None:
-            self.folder.append_metrics(line)
-            if number % self.checkpoint_every == 0:
-                self.folder.save(self.at, self.ready.description)
-        bar.advance(line)
-
-    def _finish(self, stopped: str | None, started: float) -> Run:
-        ready, w = self.ready, self.at.w
-        certificate = certify(ready.description, configuration_hash(ready.description), self.ledger)
-        if self.folder is not None:
-            self.folder.save(self.at, ready.description)
-            self.folder.finish(certificate, ready.fed.problem.layout.views(w))
-        return Run(
-            model=ready.fed.problem.layout.load(ready.module, w).eval(),
-            accuracy=ready.score(w).accuracy,
-            certificate=certificate,
-            history=self.history,
-            folder=None if self.folder is None else self.folder.path,
-            engine=self.mapper.name,
-            seconds=time.perf_counter() - started,
-            stopped=stopped,
-        )

@@ -1,4 +1,5 @@
-"""From events to epsilon. dp-accounting does the mathematics; this file says which of its tools is valid where.
+"""From events to epsilon. dp-accounting describes what one release gives away, `composition` adds releases up, and
+this file says what is valid where.
 
 Guarantee: every epsilon returned here is an upper bound on the privacy loss of the events composed
 (adaptively), under the relation that `events.common_relation` names. Discretisation is always pessimistic.
@@ -25,6 +26,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from cloister.errors import CannotPrice, expect_delta
+from cloister.privacy.composition import Composition, Step, rounding, steps_of
 from cloister.privacy.events import (
     Event,
     FixedSizeGaussian,
@@ -34,6 +36,7 @@ from cloister.privacy.events import (
     Relation,
     Unpriced,
     common_relation,
+    relation_of,
 )
 
 Accountant = Literal["pld", "rdp"]
@@ -43,27 +46,30 @@ Accountant = Literal["pld", "rdp"]
 RDP_ORDERS = (1.1, 1.25, 1.5, 1.75, 2.5, 3.5, *range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 
 _LOG_TAIL = -50.0  # ln of the probability mass that may be moved to infinity, as in dp-accounting
-_FFT_FLOOR = 1e-10  # below this delta, rounding in the convolutions is no longer negligible: RDP answers
+_LEAST_DELTA = 1e-10  # anything below is left to RDP
+_MOST_LOSS = 1e6  # a release that can lose more is left to RDP
 _MOST_STEP_POINTS = 2**19  # the finest grid for one step
-_MOST_POINTS = 2**24  # a composed distribution larger than this is left to RDP: epsilon is in the thousands
+_GROWTH = 4.0  # a window that was outgrown gives way to one for so many times as many releases ...
+_FEW_RELEASES = 64  # ... and for so many at least
 _TAIL_DEVIATIONS = 9.9  # P(Z > 9.9) < exp(-50) for a standard normal Z
 
 
 class PrivacyLoss:
-    """The composed privacy loss of a growing list of events, kept so that one more event costs one convolution."""
+    """The composed privacy loss of a growing list of events, kept so that one more event costs next to nothing."""
 
     def __init__(self) -> None:
         self._counts: Counter[Event] = Counter()
-        self._pending: Counter[Event] = Counter()  # not yet part of the composed distribution
-        self._composed: Any = None
-        self._interval = math.inf
+        self._pending: Counter[Event] = Counter()  # not yet part of the composed distributions
+        self._composed: list[Composition] = []  # one for each direction in which neighbours can differ
         self._known: dict[tuple[float, Accountant], float] = {}
+        self._path: dict[float, tuple[float, float]] = {}  # the last two epsilons: where to look for the next one
 
     def add(self, event: Event, count: int = 1) -> None:
         """Compose `count` more releases of the event; refuses what has no price."""
         if isinstance(event, Unpriced):
             raise CannotPrice(f"Expected a cohort and a mechanism with a known price: {event.reason}.")
-        common_relation([*self._counts, event])
+        if event not in self._counts:
+            common_relation([*self._counts, event])
         self._counts[event] += count
         self._pending[event] += count
         self._known.clear()
@@ -72,7 +78,7 @@ class PrivacyLoss:
         """An independent continuation: what this would cost if something were added."""
         twin = PrivacyLoss()
         twin._counts, twin._pending = self._counts.copy(), self._pending.copy()
-        twin._composed, twin._interval = self._composed, self._interval
+        twin._composed, twin._path = self._composed, self._path.copy()
         return twin
 
     def epsilon(self, delta: float, accountant: Accountant = "pld") -> float:
@@ -83,20 +89,45 @@ class PrivacyLoss:
         if not self._counts:
             return 0.0
         if (delta, accountant) not in self._known:
-            by_rdp = accountant == "rdp" or delta < _FFT_FLOOR or _grid_points(self._counts) > _MOST_POINTS
-            self._known[delta, accountant] = _rdp_epsilon(self._counts, delta) if by_rdp else self._pld_epsilon(delta)
+            found = self._pld_epsilon(delta) if accountant == "pld" else None
+            self._known[delta, accountant] = _rdp_epsilon(self._counts, delta) if found is None else found
         return self._known[delta, accountant]
 
-    def _pld_epsilon(self, delta: float) -> float:
-        interval = min(_interval(event) for event in self._counts)
-        if interval < self._interval:  # a finer event has come: start again on its grid
-            self._interval, self._composed, self._pending = interval, None, self._counts.copy()
-        for event, count in self._pending.items():
-            step = _step_pld(event, self._interval)
-            step = step if count == 1 else step.self_compose(count)
-            self._composed = step if self._composed is None else self._composed.compose(step)
-        self._pending.clear()
-        return float(self._composed.get_epsilon_for_delta(delta))
+    def _pld_epsilon(self, delta: float) -> float | None:
+        """None where RDP has to answer: delta is so small that rounding counts, or losses so large or so many."""
+        precise = delta >= max(_LEAST_DELTA, 4 * rounding(self._counts.total()))
+        if not precise or max(map(_largest_loss, self._counts)) > _MOST_LOSS or not self._compose():
+            return None
+        last, before = self._path.get(delta, (0.0, 0.0))
+        found, guess = 0.0, 2 * last - before
+        for direction in self._composed:
+            found, guess = direction.epsilon(delta, least=found, guess=guess), 0.0
+        self._path[delta] = found, last
+        return found
+
+    def _compose(self) -> bool:
+        """Bring the composed distributions up to date, anew where a finer grid or a wider window is called for.
+
+        False where no window is wide enough.
+        """
+        interval = min(map(_interval, self._counts))
+        directions = 2 if any(isinstance(event, PoissonGaussian) for event in self._counts) else 1
+        known = len(self._composed) == directions and self._composed[0].interval == interval
+        headroom = max(_GROWTH, _FEW_RELEASES / self._counts.total()) if known else 1.0
+        composed = []
+        for direction in range(directions):
+            total = self._composed[direction] if known else None
+            if total is not None:
+                for event, count in self._pending.items():
+                    total = total.plus(_step(event, interval, direction), count)
+            if total is None or not total.fits:
+                parts = [(_step(event, interval, direction), count) for event, count in self._counts.items()]
+                total = Composition.of(parts, headroom)
+            if total is None:
+                return False
+            composed.append(total)
+        self._composed, self._pending = composed, Counter()
+        return True
 
 
 def epsilon(event: Event, count: int, delta: float, accountant: Accountant = "pld") -> float:
@@ -143,16 +174,16 @@ def _interval(event: Event) -> float:
     return max(finest, min(0.01 * _typical_loss(event), 1e-2))
 
 
-def _grid_points(counts: Counter[Event]) -> float:
-    """About how many points the composed distribution needs: its mean and ten deviations, generously."""
-    interval = min(_interval(event) for event in counts)
-    losses = [(count, _typical_loss(event)) for event, count in counts.items()]
-    mean = sum(count * loss * loss for count, loss in losses)
-    deviation = math.sqrt(sum(count * loss * loss for count, loss in losses))
-    return (2 * mean + 20 * deviation) / interval
+def _step(event: Event, interval: float, direction: int) -> Step:
+    steps = _steps(event, interval)
+    return steps[direction % len(steps)]  # one that is the same in both directions stands for both
 
 
 @lru_cache(maxsize=16)
+def _steps(event: Event, interval: float) -> tuple[Step, ...]:
+    return steps_of(_step_pld(event, interval))
+
+
 def _step_pld(event: Event, interval: float) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -208,16 +239,25 @@ def _gaussian_delta(eps: np.ndarray[Any, np.dtype[np.float64]], shift: float) ->
 
 
 def _rdp_epsilon(counts: Counter[Event], delta: float) -> float:
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+
+    with _quiet():
+        found, _ = compute_epsilon(RDP_ORDERS, sum(count * _rdp(event) for event, count in counts.items()), delta)
+    return float(found)
+
+
+@lru_cache(maxsize=4096)
+def _rdp(event: Event) -> Any:
+    """One release's Renyi divergences at `RDP_ORDERS`; those of several releases add up."""
     import dp_accounting as dp
     from dp_accounting.rdp import RdpAccountant
 
-    replace = common_relation(list(counts)) is Relation.REPLACE
+    replace = relation_of(event) is Relation.REPLACE
     relation = dp.NeighboringRelation.REPLACE_ONE if replace else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = RdpAccountant(RDP_ORDERS, relation)
     with _quiet():
-        for event, count in counts.items():
-            accountant.compose(_dp_event(event), count)
-        return float(accountant.get_epsilon(delta))
+        accountant.compose(_dp_event(event))
+    return accountant._rdp
 
 
 def _dp_event(event: Event) -> Any:

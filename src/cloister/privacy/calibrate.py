@@ -16,7 +16,7 @@ from cloister.privacy.ledger import Budget
 MOST_NOISE = 1e5
 LEAST_NOISE = 1e-2
 _PRECISION = 2e-4
-_MARGIN = 1 - 1e-6  # composing round by round also rounds differently from composing all at once
+_MARGIN = 1 - 1e-6  # composing round by round rounds differently from composing all at once
 _STRIDE = math.log(2)
 
 
@@ -35,7 +35,7 @@ def calibrate(
     True
     """
     target = Budget(epsilon, delta)
-    # A ledger composes round by round; each composition moves up to 1e-15 of probability to infinity, twice.
+    # A ledger composes round by round, in windows of its own, each of which costs some 1e-15 of delta.
     strict_delta = delta - min(0.5 * delta, 4e-15 * rounds)
 
     def excess(log_multiplier: float, accountant: Accountant = "pld") -> float:

@@ -1,14 +1,20 @@
 """The ledger: append-only facts about what was released, paid for before it is computed.
 
-Guarantee: when `charge` returns, the line that pays for the release is on the disk (written, flushed,
-fsynced) and the unit's composed epsilon is within its budget. When `charge` raises, nothing was written. So a
-process killed at any instant leaves a ledger that shows at least what was released, never less.
+Guarantee: when `charge` returns, the line that pays for the release is written and the unit's composed epsilon is
+within its budget; when it raises, nothing was written. When `settle` returns, every line is on the disk (fsynced).
+A round charges before it computes anything, and settles before anything computed leaves it, so the disk has the
+round's time to work. A process killed, or a machine without power, at any instant leaves a ledger that shows at
+least what was released, never less.
 
 | what happens                                | what the ledger does                                             |
 |---------------------------------------------|------------------------------------------------------------------|
 | the budget would be exceeded                | raises `BudgetExceeded`; the file does not change                |
 | the event has no proven price               | raises `CannotPrice`; the file does not change                   |
+| a line cannot be written (a full disk)      | what was written of it is taken back; `charge` raises            |
+| the disk fails under a line that is written | `settle` raises, before anything left; so does every later call  |
 | killed while a line was being written       | the torn line has no newline; it paid for nothing and is dropped |
+| killed between `charge` and `settle`        | the line stays and pays for a round that released nothing        |
+| the power fails between the two             | the line may be lost, and with it the round that it paid for     |
 | a byte was changed, a line removed          | raises `Corrupted` when opened: every line seals the ones before |
 | the last lines were cut off                 | raises `Corrupted` on resume: the checkpoint remembers the seal  |
 | a seeded round is computed a second time    | the same bits come out, so the line that is there pays for it    |
@@ -24,6 +30,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -69,6 +76,9 @@ class Ledger:
         self._paid: dict[tuple[str, int, str], Entry] = {}
         self._losses: dict[str, PrivacyLoss] = {}
         self._descriptor: int | None = None
+        self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
+        self._syncing: Future[None] | None = None
+        self._failure: BaseException | None = None
 
     @classmethod
     def create(cls, path: Path | None, subject: str, budgets: Mapping[str, Budget]) -> Self:
@@ -79,6 +89,7 @@ class Ledger:
                 raise CloisterError(f"Expected no ledger at {path}, found one: choose another folder or resume it.")
             ledger._descriptor = _open_locked(path, os.O_CREAT | os.O_EXCL)
         ledger._append({"format": _FORMAT, "subject": subject, "budgets": {u: asdict(b) for u, b in budgets.items()}})
+        ledger.settle()
         return ledger
 
     @classmethod
@@ -116,11 +127,12 @@ class Ledger:
         return ledger
 
     def charge(self, unit: str, event: Event, *, round: int, what: str = "update", repeatable: bool) -> None:
-        """Pay for one release before it is computed.
+        """Pay for one release before it is computed. What is computed may leave the round once `settle` returns.
 
         `repeatable` says that computing it again gives the same bits (seeded randomness), so that a round
         which was paid for before a crash need not be paid for twice.
         """
+        self.settle()  # a line is only ever written below lines that are on the disk
         entry = Entry(unit, round, what, event)
         if repeatable:
             paid = self._paid.get((unit, round, what))
@@ -145,14 +157,34 @@ class Ledger:
         self._remember(entry)
         self._losses[unit] = after
 
+    def settle(self) -> None:
+        """Wait until every line is on the disk: nothing that was paid for may leave before.
+
+        Where a line did not get there, the disk is in a state that nobody knows, and so this ledger refuses
+        everything from then on.
+        """
+        if self._syncing is not None:
+            self._failure = self._syncing.exception()
+            self._syncing = None
+        self._expect_intact()
+
+    def _expect_intact(self) -> None:
+        if self._failure is not None:
+            raise CloisterError(
+                f"Expected the ledger at {self.path} to reach the disk, found {self._failure}: what its last line paid "
+                "for was not released, so free space on the disk or mend it, then resume the run."
+            ) from self._failure
+
     def epsilon(self, unit: str, delta: float, accountant: Accountant = "pld") -> float:
         """What the unit has spent so far, at any delta."""
+        self._expect_intact()
         loss = self._losses.get(unit)
         return loss.epsilon(delta, accountant) if loss else 0.0
 
     @property
     def seal(self) -> str:
-        """The last line's seal, which commits to the whole file."""
+        """The last line's seal, which commits to the whole file; given out when that line is on the disk."""
+        self.settle()
         return self.seals[-1]
 
     def expect_continues(self, seal: str) -> None:
@@ -164,10 +196,14 @@ class Ledger:
             )
 
     def close(self) -> None:
-        """Release the lock; the ledger can still be read."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        """Settle, then release the lock; the ledger can still be read."""
+        try:
+            self.settle()
+        finally:
+            self._disk.shutdown()
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
 
     def _remember(self, entry: Entry) -> None:
         self.entries.append(entry)
@@ -178,9 +214,19 @@ class Ledger:
         if self.path is not None:
             if self._descriptor is None:
                 raise CloisterError(f"Expected an open ledger at {self.path}, found it closed: open it again.")
-            line = json.dumps({**content, "seal": seal}, sort_keys=True) + "\n"
-            _append_or_undo(self._descriptor, line.encode())
+            self._write((json.dumps({**content, "seal": seal}, sort_keys=True) + "\n").encode(), self._descriptor)
         self.seals.append(seal)
+
+    def _write(self, line: bytes, descriptor: int) -> None:
+        """Write a line and start to sync it; if that fails (a full disk, say), take back what was written."""
+        before = os.fstat(descriptor).st_size
+        try:
+            while line:
+                line = line[os.write(descriptor, line) :]
+            self._syncing = self._disk.submit(os.fsync, descriptor)
+        except BaseException:
+            os.ftruncate(descriptor, before)
+            raise
 
 
 def _seal(previous: str, content: dict[str, Any]) -> str:
@@ -205,18 +251,6 @@ def _verify(path: Path, lines: list[bytes]) -> tuple[list[str], list[dict[str, A
         seals.append(seal)
         contents.append(content)
     return seals, contents
-
-
-def _append_or_undo(descriptor: int, data: bytes) -> None:
-    """Write and sync; if that fails (a full disk, say), take back what was written."""
-    before = os.fstat(descriptor).st_size
-    try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-        os.fsync(descriptor)
-    except BaseException:
-        os.ftruncate(descriptor, before)
-        raise
 
 
 def _open_locked(path: Path, flags: int = 0) -> int:

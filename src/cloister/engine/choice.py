@@ -1,0 +1,121 @@
+"""Which engine, and how many clients at a time: decided by trying, on made-up data of the right shape."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from cloister.batches import Population
+from cloister.cohorts import everyone
+from cloister.engine.graphed import Graphed
+from cloister.engine.loop import Loop
+from cloister.engine.vectorised import Vectorised
+from cloister.joints import Batch
+from cloister.round import Engine, Federation, cohort_total
+
+MEMORY_BUDGET = 2**30
+"""Bytes that a chunk of clients may take on a CPU, unless the user says otherwise."""
+
+WORTH_CAPTURING, WORTH_COMPILING = 5.0, 60.0
+"""Seconds that the rounds must take otherwise before these are tried: capturing takes about one, compiling 10 to 60."""
+
+
+def memory_budget(device: torch.device) -> int:
+    """Bytes that a chunk of clients may take: on a GPU half of what is free."""
+    return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else MEMORY_BUDGET
+
+
+def chunk_size(fed: Federation, w: Tensor, memory: int) -> int:
+    """How many clients go together: as many as fit the memory budget, in chunks of about the same size."""
+    fitting = max(1, int(memory // max(bytes_per_client(fed, w), 1)))
+    expected = max(1, round(fed.denominator))
+    return fitting if fitting >= 2 * expected else math.ceil(expected / math.ceil(expected / fitting))
+
+
+def bytes_per_client(fed: Federation, w: Tensor) -> int:
+    """What one client takes in a batched computation: what autograd keeps for a batch, and copies of the model."""
+    made_up = _made_up(fed, clients=1)
+    kept = 0
+
+    def count(saved: Tensor) -> Tensor:
+        nonlocal kept
+        kept += saved.numel() * saved.element_size()
+        return saved
+
+    width = min(fed.method.local.batching.batch, max(int(fed.population.counts.max()), 1))
+    rows = torch.zeros(width, dtype=torch.int64, device=w.device)
+    batch = Batch(
+        made_up.population.inputs[rows],
+        made_up.population.labels[rows],
+        torch.ones(width, dtype=torch.bool, device=w.device),
+        torch.tensor(width, device=w.device),
+        torch.zeros((), dtype=torch.int64, device=w.device),
+    )
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda saved: saved):
+        fed.problem.loss(w.detach().requires_grad_(), batch)
+    copies_of_model = 6  # parameters, gradient, velocity, update, message, and one in passing
+    return 2 * kept + copies_of_model * w.numel() * w.element_size()
+
+
+def choose(fed: Federation, w: Tensor, chunk: int, rounds: int, sample: int = 24, repeats: int = 3) -> Engine:
+    """The engine that finishes first, for this model, batch shape, cohort, number of rounds and device.
+
+    Nobody's data are touched: the trial runs on made-up clients of the same sizes. Capturing and
+    compiling take time, so they are only tried where the rounds would take longer than that without.
+    """
+    expected = max(1, round(fed.denominator))
+    most = min(expected, chunk)
+    few = _made_up(fed, clients=min(sample, most))
+    threads = torch.get_num_threads()
+    if not w.is_cuda:
+        candidates: list[Engine] = [Loop(), Vectorised(chunk)]
+        candidates += [Loop(workers=threads)] if threads > 1 else []
+        return min(candidates, key=lambda engine: _seconds(engine, few, w, repeats))
+    times: dict[float, Engine] = {}
+
+    def attempt(engine: Engine, clients: int) -> None:
+        made_up = _made_up(fed, min(clients, most))
+        times[_seconds(engine, made_up, w, repeats) * expected / made_up.population.clients] = engine
+
+    attempt(Loop(), 2)
+    attempt(Vectorised(chunk), most)
+    if min(times) * rounds > WORTH_CAPTURING:
+        attempt(Graphed(1), 1)
+        attempt(Graphed(chunk), most)
+    if min(times) * rounds > WORTH_COMPILING:
+        attempt(Graphed(chunk, compiled=True), most)
+    return times[min(times)]
+
+
+def _seconds(engine: Engine, fed: Federation, w: Tensor, repeats: int) -> float:
+    """The best time over a few rounds, after one to warm up; endless where there is not enough memory."""
+    cohort = torch.arange(fed.population.clients)
+    best = math.inf
+    for attempt in range(repeats + 1):
+        start = time.perf_counter()
+        try:
+            cohort_total(fed, engine, 1, w, cohort)
+            if w.is_cuda:
+                torch.cuda.synchronize(w.device)
+        except torch.OutOfMemoryError:
+            return math.inf
+        best = min(best, time.perf_counter() - start) if attempt else best
+    return best
+
+
+def _made_up(fed: Federation, clients: int) -> Federation:
+    """The same federation over a few clients of typical sizes whose samples are all zero."""
+    real = fed.population
+    typical = real.counts.sort().values[torch.linspace(0, real.clients - 1, clients).long()].to(real.sizes.device)
+    samples = max(int(typical.sum()), 1)
+    population = Population(
+        real.inputs.new_zeros((samples, *real.inputs.shape[1:])),
+        real.labels.new_zeros((samples, *real.labels.shape[1:])),
+        typical.cumsum(0) - typical,
+        typical,
+    )
+    return replace(fed, population=population, cohort=everyone())

@@ -1,0 +1,205 @@
+"""A step of local training, for many clients at once, as one compiled function.
+
+The batched step (`vmap` of a gradient and of what the local rule does with it) is traced once for a shape into a flat
+list of operations, and Inductor turns runs of element-wise ones (normalisation, activations, dropout and its random
+numbers, the loss, the new parameters) into single kernels. The same for what turns states into a sum of messages.
+Local rules and transforms stay as they are.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch._inductor
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from cloister.engine.convolutions import PerClient
+from cloister.engine.vectorised import Parts, sum_of_messages
+from cloister.joints import Batch, State
+from cloister.round import Federation, one_step
+
+
+class Compiled:
+    """A function of tensors that returns a tuple of tensors, compiled once for each shape of its arguments."""
+
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]]) -> None:
+        self.function = function
+        self._made: dict[tuple[torch.Size, ...], Callable[..., Any]] = {}
+
+    @torch.no_grad()
+    def __call__(self, *arguments: Tensor) -> Any:
+        shapes = tuple(argument.shape for argument in arguments)
+        if shapes not in self._made:
+            self.function(*arguments)  # here convolutions are tried and chosen, which cannot happen while tracing
+            self._made[shapes] = _compile(make_fx(self.function)(*arguments), list(arguments))
+        return self._made[shapes](*arguments)
+
+
+def _compile(traced: torch.fx.GraphModule, arguments: list[Any]) -> Callable[..., Any]:
+    pieces_first(traced)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # advice to whoever writes kernels, not to our users
+        # Pieces of a concatenation are computed where they shall lie, each by a kernel of its own.
+        return torch._inductor.compile(traced, arguments, options={"max_pointwise_cat_inputs": 1})
+
+
+def compiled_parts(fed: Federation, ragged: bool) -> Parts:
+    """The parts of a chunk, compiled when they are first used."""
+    names = list(fed.method.local.init(torch.zeros(fed.problem.layout.size)))
+    step = CompiledStep(fed, ragged, names)
+
+    def messages(w: Tensor, has_data: Tensor, counted: Tensor, shares: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        return sum_of_messages(fed, w, has_data, counted, shares, dict(zip(names, states, strict=True)))
+
+    finish = Compiled(messages)
+    return Parts(
+        step,
+        lambda w, has_data, counted, shares, states: tuple(
+            finish(w, has_data, counted, shares, *(states[name] for name in names))
+        ),
+    )
+
+
+_ELEMENTWISE = {
+    torch.ops.aten.add.Tensor,
+    torch.ops.aten.sub.Tensor,
+    torch.ops.aten.mul.Tensor,
+    torch.ops.aten.where.self,
+}
+
+
+def pieces_first(traced: torch.fx.GraphModule) -> None:
+    """Compute f(cat(pieces), w) as cat(f(piece, part of w), ...), for element-wise f, and cat(cat(a, b), c) as one.
+
+    Gradients of the single layers are concatenated to a vector, and the next thing that happens to it is a sum with
+    the parameters: this way it is never written down.
+    """
+    graph = traced.graph
+    for node in list(graph.nodes):
+        inner = [a for a in node.all_input_nodes if _is_join(a) and list(a.users) == [node]]
+        if len(inner) != 1:
+            continue
+        join = inner[0]
+        if _is_join(node) and node.args[1] == join.args[1]:
+            pieces = [p for a in node.args[0] for p in (join.args[0] if a is join else [a])]
+        elif node.target in _ELEMENTWISE and all(_fits(a, join) for a in node.all_input_nodes):
+            with graph.inserting_before(node):
+                pieces = _apart(graph, node, join)
+        else:
+            continue
+        with graph.inserting_before(node):
+            whole = graph.call_function(torch.ops.aten.cat.default, (pieces, join.args[1]))
+        whole.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(whole)
+        graph.erase_node(node)
+        graph.erase_node(join)
+    traced.recompile()
+
+
+def _is_join(node: torch.fx.Node) -> bool:
+    return node.target is torch.ops.aten.cat.default and len(node.args) == 2
+
+
+def _shape(node: torch.fx.Node) -> torch.Size | None:
+    value = node.meta.get("val")
+    return value.shape if isinstance(value, Tensor) else None
+
+
+def _fits(node: torch.fx.Node, join: torch.fx.Node) -> bool:
+    """Whether a tensor is as wide as what is concatenated along its last dimension, or the same for all of it."""
+    shape, wide, last = _shape(node), join.meta["val"].shape[-1], join.meta["val"].dim() - 1
+    return shape is not None and join.args[1] in (last, -1) and (shape == () or shape[-1] in (wide, 1))
+
+
+def _apart(graph: torch.fx.Graph, node: torch.fx.Node, join: torch.fx.Node) -> list[torch.fx.Node]:
+    """An element-wise operation on a concatenation, piece by piece."""
+    pieces: Any = join.args[0]
+    made, start = [], 0
+    for piece in pieces:
+        end = start + piece.meta["val"].shape[-1]
+        arguments = []
+        for a in node.args:
+            if a is join:
+                arguments.append(piece)
+                continue
+            wide = isinstance(a, torch.fx.Node) and (_shape(a) or (1,))[-1] > 1
+            part: Any = graph.call_function(torch.ops.aten.slice.Tensor, (a, -1, start, end)) if wide else a
+            arguments.append(part)
+        operation: Any = node.target
+        made.append(graph.call_function(operation, tuple(arguments), node.kwargs))
+        made[-1].meta["val"] = piece.meta["val"]
+        start = end
+    return made
+
+
+class CompiledStep:
+    """`one_step`; for clients batched by `vmap` compiled, otherwise computed plainly.
+
+    In the first step of a round all clients have the same parameters, in the others not: there are two programs.
+    """
+
+    def __init__(self, fed: Federation, ragged: bool, names: list[str]) -> None:
+        self.names = names
+        self.precision = fed.precision
+        self.plain = partial(one_step, fed, torch.func.grad, ragged)
+        self._made: dict[tuple[int | None, ...], Compiled] = {}
+
+    def __call__(self, w: Tensor, round: Tensor, state: State, batch: Batch) -> State:
+        parts = (batch.inputs, batch.labels, batch.mask, batch.count, batch.key)
+        result = _Step.apply(self, w, round, *parts, *(state[name] for name in self.names))
+        return dict(zip(self.names, result, strict=True))
+
+    def one(self, w: Tensor, round: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """For one client, with tensors instead of structures."""
+        state = dict(zip(self.names, tensors[5:], strict=True))
+        new = self.plain(w, round, state, Batch(*tensors[:5]))
+        return tuple(new[name] for name in self.names)
+
+    def many(self, dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+        """For many clients; dims says which tensors are all clients' and which have one row for each."""
+
+        def together(*tensors: Tensor) -> tuple[Tensor, ...]:
+            with PerClient(self.precision):
+                states: tuple[Tensor, ...] = torch.func.vmap(self.one, in_dims=dims)(*tensors)
+            like = states[0]
+            gap = torch.zeros(len(like), -like.shape[1] % _ALIGNED, dtype=like.dtype, device=like.device)
+            return tuple(torch.cat([state, gap], 1) for state in states)
+
+        made = self._made.setdefault(dims, Compiled(together))
+        return tuple(state[:, : tensors[0].shape[0]] for state in made(*tensors))
+
+
+class _Step(torch.autograd.Function):
+    """Where a step asked for under `vmap` reaches all clients' tensors at once."""
+
+    @staticmethod
+    def forward(owner: CompiledStep, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return owner.one(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, owner: CompiledStep, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+        ready = [
+            tensor if dim is None else _rows(tensor.movedim(dim, 0))
+            for tensor, dim in zip(tensors, dims[1:], strict=True)
+        ]
+        new = owner.many(tuple(None if dim is None else 0 for dim in dims[1:]), *ready)
+        return new, tuple(0 for _ in new)
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """Contiguous, or rows with a gap between them."""
+    gapped = tensor.dim() == 2 and tensor.stride(1) == 1
+    return tensor if gapped else tensor.contiguous()
+
+
+_ALIGNED = 32
+"""Rows of parameters start at multiples of this many numbers: libraries are faster on aligned matrices."""

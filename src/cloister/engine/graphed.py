@@ -1,0 +1,120 @@
+"""The whole local training of a chunk of clients as one CUDA graph: captured once, replayed in every round.
+
+A graph has fixed shapes and fixed places in memory. So the number of clients and their numbers of steps are rounded
+up to one of a few (with a mask), and what changes from round to round (the model, the round's number and keys, who
+takes part, noise shares) is copied into the graph's inputs. Batches are drawn, gathered and normalised inside.
+Between the start of a round and its end the host only queues work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cloister.batches import Shape, rounded_up, shape_of
+from cloister.engine.compiled import compiled_parts
+from cloister.engine.vectorised import Parts, sum_of_chunk
+from cloister.round import Federation, Moment, Sum, Turn
+
+Key = tuple[int, Shape]
+
+
+@dataclass
+class Graphed:
+    """`chunk` clients at a time, at most, each chunk a replay of a graph; `compiled`, of fewer and larger kernels."""
+
+    chunk: int
+    compiled: bool = False
+    _fed: Federation | None = field(default=None, repr=False)
+    _parts: dict[bool, Parts] = field(default_factory=dict, repr=False)
+    _graphs: dict[Key, _Graph] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        return "compiled" if self.compiled else "graphed"
+
+    def total(self, fed: Federation, turn: Turn) -> Sum:
+        if self._fed is not fed:  # graphs hold on to the data and the model they were captured with
+            before, self._fed, self._graphs = self._fed, fed, {}
+            if not before or (before.problem, before.method) != (fed.problem, fed.method):
+                self._parts = {}
+        total, rejected = None, torch.zeros((), dtype=torch.int64, device=turn.w.device)
+        for clients in torch.split(turn.clients, self.chunk):
+            part, bad = self._graph_for(fed, turn, clients).replay(fed, turn, clients)
+            total = part.clone() if total is None else total.add_(part)
+            rejected += bad
+        assert total is not None
+        return total, rejected
+
+    def _graph_for(self, fed: Federation, turn: Turn, clients: Tensor) -> _Graph:
+        shape = shape_of(fed.population.counts[clients], fed.method.local.batching, rounded_up)
+        places = self._places(fed, len(clients))
+        key = (places, shape)
+        if key not in self._graphs:
+            pool = next(iter(self._graphs.values())).graph.pool() if self._graphs else None
+            if shape.ragged not in self._parts:
+                self._parts[shape.ragged] = (compiled_parts if self.compiled else Parts.of)(fed, shape.ragged)
+            self._graphs[key] = _Graph(fed, turn, clients, places, shape, pool, self._parts[shape.ragged])
+        return self._graphs[key]
+
+    def _places(self, fed: Federation, clients: int) -> int:
+        """For how many clients a graph is made: the expected number has one of its own, others share."""
+        if clients in (self.chunk, round(fed.denominator), round(fed.denominator) % self.chunk):
+            return clients
+        return min(rounded_up(clients, finer=1), self.chunk)
+
+
+class _Graph:
+    """A captured chunk with its inputs and outputs."""
+
+    def __init__(
+        self,
+        fed: Federation,
+        turn: Turn,
+        clients: Tensor,
+        places: int,
+        shape: Shape,
+        pool: Any,
+        parts: Parts,
+    ) -> None:
+        self.places = places
+        self.w = torch.empty_like(turn.w)
+        self.numbers = torch.zeros(3 + places, dtype=torch.int64, device=turn.w.device)
+        shares = turn.shares(fed, clients[:1])
+        self.shares = shares.new_zeros(places, shares.shape[1])
+        self._feed(fed, turn, clients)
+
+        def compute() -> Sum:
+            moment = Moment(self.numbers[0].double(), self.numbers[1], self.numbers[2])
+            coded = self.numbers[3:]  # a place that is only filled holds ~client
+            counted = coded >= 0
+            who = torch.where(counted, coded, ~coded)
+            return sum_of_chunk(fed, self.w, moment, shape, who, self.shares, counted, parts)
+
+        with torch.cuda.device(turn.w.device):
+            aside = torch.cuda.Stream()
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):  # kernels are compiled, chosen and loaded before the capture
+                compute()
+            torch.cuda.current_stream().wait_stream(aside)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, pool=pool):
+                self.part, self.rejected = compute()
+
+    def replay(self, fed: Federation, turn: Turn, clients: Tensor) -> Sum:
+        """The sum over these clients; it stays valid until the next replay of any graph."""
+        self._feed(fed, turn, clients)
+        self.graph.replay()
+        return self.part, self.rejected
+
+    def _feed(self, fed: Federation, turn: Turn, clients: Tensor) -> None:
+        self.w.copy_(turn.w)
+        filler = ~clients[-1:].expand(self.places - len(clients))
+        keys = [turn.round, *(fed.streams.key(purpose, turn.round) for purpose in ("batches", "model"))]
+        numbers = torch.cat([torch.tensor(keys), clients, filler]).pin_memory()
+        self.numbers.copy_(numbers, non_blocking=True)
+        if self.shares.shape[1]:
+            self.shares[: len(clients)] = turn.shares(fed, clients)

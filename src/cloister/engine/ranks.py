@@ -1,0 +1,145 @@
+"""One cohort over many processes: `torchrun ... cloister run ...` on several GPUs or machines.
+
+Rank 0 is the server: it alone keeps the ledger, draws cohorts and noise, steps and writes. For each round it sends the
+model and the cohort to the other ranks; every rank trains its share of the clients with the same engine, and the sums
+are added by an all-reduce. torch.distributed does the talking (NCCL between GPUs, Gloo between CPUs).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from cloister.errors import RankLost
+from cloister.round import Engine, Federation, Sum, Turn
+
+_STOP = 0  # in place of a round's number, which starts from 1
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the others."""
+
+    rank: int
+    size: int
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that keeps the ledger."""
+        return self.rank == 0
+
+    def tell(self, value: Any = None) -> Any:
+        """What rank 0 says, on every rank."""
+        said = [value]
+        with _lost():
+            dist.broadcast_object_list(said)
+        return said[0]
+
+
+def join() -> Ranks | None:
+    """Meet the other processes that torchrun started; None where this is the only one."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return None
+    if not dist.is_initialized():
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    return Ranks(dist.get_rank(), dist.get_world_size())
+
+
+def local_device(device: str) -> str:
+    """The GPU of this process, where several of one machine take part."""
+    shared = device == "cuda" and int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if shared else device
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """An engine on rank 0 that has the other ranks compute their share of every cohort."""
+
+    inner: Engine
+    ranks: Ranks
+
+    @property
+    def name(self) -> str:
+        return f"{self.inner.name} on {self.ranks.size} ranks"
+
+    @property
+    def chunk(self) -> int:
+        return self.inner.chunk
+
+    def total(self, fed: Federation, turn: Turn) -> Sum:
+        with _lost():
+            _send([turn.round, len(turn.clients), turn.cohort_size])
+            dist.broadcast(turn.clients, 0)
+            dist.broadcast(turn.w, 0)
+            return _sum_over_ranks(self, fed, turn)
+
+    def dismiss(self) -> None:
+        """Tell the other ranks that no round follows."""
+        with _lost():
+            _send([_STOP, 0, 0])
+
+
+def assist(engine: Engine, ranks: Ranks, fed: Federation, like: Tensor) -> None:
+    """What every rank but the first does: its share of each round, until it is dismissed."""
+    sharded, w = Sharded(engine, ranks), torch.empty_like(like)
+    while True:
+        with _lost():
+            round, clients, cohort = _receive()
+            if round == _STOP:
+                return
+            who = torch.empty(clients, dtype=torch.int64)
+            dist.broadcast(who, 0)
+            dist.broadcast(w, 0)
+            _sum_over_ranks(sharded, fed, Turn(round, w, who, cohort))
+
+
+def _sum_over_ranks(sharded: Sharded, fed: Federation, turn: Turn) -> Sum:
+    mine = turn.clients[sharded.ranks.rank :: sharded.ranks.size]  # sorted by size, so that shares are alike
+    if len(mine):
+        part = Turn(turn.round, turn.w, mine, turn.cohort_size)
+        total, rejected = sharded.inner.total(fed, part)
+    else:
+        total, rejected = torch.zeros_like(turn.w), torch.zeros((), dtype=torch.int64, device=turn.w.device)
+    dist.all_reduce(total)
+    dist.all_reduce(rejected)
+    return total, rejected
+
+
+def _send(header: list[int]) -> None:
+    dist.broadcast(torch.tensor(header), 0)
+
+
+def _receive() -> list[int]:
+    header = torch.zeros(3, dtype=torch.int64)
+    dist.broadcast(header, 0)
+    numbers: list[int] = header.tolist()
+    return numbers
+
+
+@contextmanager
+def _lost() -> Iterator[None]:
+    """A rank that is gone ends the run for all, in words; what was charged stays charged."""
+    try:
+        yield
+    except dist.DistError as error:
+        raise _gone(error) from error
+    except RuntimeError as error:
+        if any(word in str(error) for word in ("gloo", "NCCL", "onnection", "Broken pipe", "Socket")):
+            raise _gone(error) from error
+        raise
+
+
+def _gone(error: Exception) -> RankLost:
+    reason = str(error).strip().splitlines()[-1][:200] if str(error).strip() else type(error).__name__
+    return RankLost(
+        f"Expected every process of the run to answer, found that one was lost ({reason}): what was spent is in the "
+        "ledger, so start the processes again with `cloister resume` on the run's folder."
+    )

@@ -1,0 +1,187 @@
+"""Rounds one after the other: from the newest checkpoint to the end, or until the budget is spent.
+
+What surrounds a round (accounting, evaluation, the log, checkpoints) waits for it as little as possible: a line of the
+log is written when the next round is already on its way, and checkpoints are written by a thread of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from cloister import engine as engines
+from cloister.errors import BudgetExceeded, Corrupted
+from cloister.experiments.evaluate import Score
+from cloister.experiments.folder import Checkpoint, RunFolder, configuration_hash
+from cloister.experiments.prepare import Ready
+from cloister.experiments.progress import Progress
+from cloister.privacy.certificate import Certificate, certify
+from cloister.privacy.ledger import Ledger
+from cloister.round import Engine, run_round
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training leaves behind."""
+
+    w: Tensor
+    score: Score
+    certificate: Certificate
+    history: list[dict[str, Any]]
+    folder: Path | None
+    engine: str
+    seconds: float
+    stopped: str | None
+
+
+@dataclass
+class Training:
+    """One process's part of a run."""
+
+    ready: Ready
+    mapper: Engine
+    ledger: Ledger
+    at: Checkpoint
+    folder: RunFolder | None
+    history: list[dict[str, Any]]
+    evaluate_every: int = 1
+    checkpoint_every: int = 1
+    _unlogged: tuple[dict[str, Any], _OnItsWay] | None = None
+    _score: Score | None = None  # of the newest model, where it was evaluated
+    _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
+    _written: Future[None] | None = None
+    _clock: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def begin(cls, ready: Ready, mapper: Engine, path: Path | None, config: str | None) -> Self:
+        """A new run, laid out in a folder if there is one."""
+        fed, w = ready.fed, ready.w
+        budgets = {fed.method.unit: ready.budget} if ready.budget else {}
+        state = fed.method.server.init(w)
+        start = Checkpoint(0, w, state, "", engines.describe(mapper), ready.fingerprint)
+        if path is None:
+            ledger = Ledger.create(None, configuration_hash(ready.description), budgets)
+            return cls(ready, mapper, ledger, start, None, [])
+        return cls.resume(ready, RunFolder.create(path, ready.description, budgets, start, config), mapper)
+
+    @classmethod
+    def resume(cls, ready: Ready, folder: RunFolder, mapper: Engine | None = None) -> Self:
+        """The run in a folder, with the engine that it has had."""
+        ledger = folder.ledger(writable=True)
+        try:
+            at = folder.load(ready.w.device)
+            ledger.expect_continues(at.seal)
+            if at.data != ready.fingerprint:
+                raise Corrupted(
+                    f"Expected the data with which {folder.path} was started, found that the task's data changed: "
+                    "resume with the same, or start a new run."
+                )
+            kept = folder.cut_metrics(at.round)
+            return cls(ready, mapper or engines.restore(at.engine), ledger, at, folder, kept)
+        except BaseException:
+            ledger.close()
+            raise
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there are in all."""
+        rounds: int = self.ready.description["rounds"]
+        return rounds
+
+    def train(self, bar: Progress) -> Trained:
+        """To the end."""
+        started, stopped = time.perf_counter(), None
+        self._clock = started
+        try:
+            while self.at.round < self.rounds and stopped is None:
+                try:
+                    self._round(bar)
+                except BudgetExceeded as refusal:
+                    stopped = str(refusal)
+            self._log(bar)
+            return self._finish(stopped, started)
+        finally:
+            self._writer.shutdown()
+            self.ledger.close()
+
+    def _round(self, bar: Progress) -> None:
+        fed, number = self.ready.fed, self.at.round + 1
+        outcome = run_round(fed, self.ledger, self.mapper, number, self.at.w, self.at.state)
+        self.at = replace(self.at, round=number, w=outcome.w, state=outcome.state, seal=self.ledger.seal)
+        rejected = _OnItsWay(outcome.rejected)
+        delta = self.ready.delta
+        line: dict[str, Any] = {"round": number, "cohort": outcome.cohort_size}
+        line["epsilon"] = self.ledger.epsilon(fed.method.unit, delta) if delta else float("inf")
+        self._log(bar)  # the line before this one, while a device works on this round
+        self._unlogged, self._score = (line, rejected), None
+        if number % self.evaluate_every == 0 or number == self.rounds:
+            self._score = self.ready.score(outcome.w)
+            line |= asdict(self._score)
+        if number % self.checkpoint_every == 0:
+            self._log(bar)  # a resumed run has the lines up to its checkpoint
+            self._checkpoint()
+
+    def _log(self, bar: Progress) -> None:
+        """Write the line that is ready, if there is one."""
+        if self._unlogged is None:
+            return
+        line, rejected = self._unlogged
+        self._unlogged = None
+        line["rejected"] = int(rejected)
+        now = time.perf_counter()
+        line["seconds"], self._clock = round(now - self._clock, 6), now
+        self.history.append(line)
+        if self.folder is not None:
+            self.folder.append_metrics(line)
+        bar.advance(line)
+
+    def _checkpoint(self) -> None:
+        """Begin to replace the checkpoint, when the one before is on the disk."""
+        if self.folder is not None:
+            self._wait()
+            self._written = self._writer.submit(self.folder.save, self.at, self.ready.description)
+
+    def _wait(self) -> None:
+        if self._written is not None:
+            self._written.result()
+
+    def _finish(self, stopped: str | None, started: float) -> Trained:
+        ready, w = self.ready, self.at.w
+        certificate = certify(ready.description, configuration_hash(ready.description), self.ledger)
+        if self.folder is not None:
+            self._checkpoint()
+            self._wait()
+            self.folder.finish(certificate, ready.fed.problem.layout.views(w))
+        return Trained(
+            w=w,
+            score=self._score or ready.score(w),
+            certificate=certificate,
+            history=self.history,
+            folder=None if self.folder is None else self.folder.path,
+            engine=self.mapper.name,
+            seconds=time.perf_counter() - started,
+            stopped=stopped,
+        )
+
+
+class _OnItsWay:
+    """A number that a device is still computing; asking for it waits for it, and not for what was queued later."""
+
+    def __init__(self, number: Tensor) -> None:
+        self._number, self._done = number, None
+        if number.is_cuda:
+            self._number = torch.empty(number.shape, dtype=number.dtype, pin_memory=True)
+            self._number.copy_(number, non_blocking=True)
+            self._done = torch.cuda.Event()
+            self._done.record()
+
+    def __int__(self) -> int:
+        if self._done is not None:
+            self._done.synchronize()
+        return int(self._number)
