@@ -27,7 +27,8 @@ test: install
 	$(BIN)/pytest --numprocesses 2
 
 benchmark: install
-	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python benchmarks/cpu.py --json docs/speed-cpu.json
+	$(BIN)/python benchmarks/page.py docs/speed.md docs/speed-cpu.json docs/speed-gpu.json
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

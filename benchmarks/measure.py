@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,20 @@ class Times:
 
 
 def timed(play: Callable[[int], Any], rounds: int, warmup: int = 3) -> Times:
-    """Play rounds one after the other; each is over when the device has finished it."""
-    seconds = []
+    """Play rounds one after the other, as a run does.
+
+    On a GPU a round lasts from the moment at which the device has finished the one before to the moment at which it has
+    finished this one: the host may already be busy with the next.
+    """
+    if not torch.cuda.is_available():
+        return in_turns({"": play}, rounds, warmup)[""]
+    ends = []
     for number in range(1, warmup + rounds + 1):
-        started = time.perf_counter()
         play(number)
-        _wait()
-        seconds.append(time.perf_counter() - started)
-    return Times.of(seconds[warmup:])
+        ends.append(torch.cuda.Event(enable_timing=True))
+        ends[-1].record()
+    torch.cuda.synchronize()
+    return Times.of([before.elapsed_time(after) / 1000 for before, after in pairwise(ends[warmup - 1 :])])
 
 
 def in_turns(plays: dict[str, Callable[[int], Any]], rounds: int, warmup: int = 2) -> dict[str, Times]:
@@ -129,6 +136,49 @@ def peak(device: str, precision: str = "exact", size: int = 8192) -> float:
         return 2 * size**3 / timed(lambda _: a @ b, 10).median / 1e9
 
 
+class Suite:
+    """Rows of results, shown and kept as they come."""
+
+    def __init__(self, device: str, rounds: int, kept: Path | None) -> None:
+        self.device, self.rounds, self.kept = device, rounds, kept
+        self.rows: list[dict[str, Any]] = []
+        kinds = (
+            {"exact": peak("cpu", size=2048)} if device == "cpu" else {k: peak("cuda", k) for k in ("exact", "tf32")}
+        )
+        self.peaks = kinds
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Show a row and keep all so far."""
+        self.rows.append(row)
+        print(json.dumps(row), file=sys.stderr, flush=True)
+        if self.kept:
+            whole = {"machine": machine(self.device), "peak TFLOP/s": self.peaks, "rows": self.rows}
+            self.kept.write_text(json.dumps(whole, indent=2) + "\n")
+
+    def row(self, work: str, ours: Times, against: str, theirs: Times, bar: float, **more: Any) -> None:
+        """One comparison."""
+        found = {"work": work, "ours": asdict(ours), "peer": against, "theirs": asdict(theirs)}
+        self.add({**found, "ratio": theirs.median / ours.median, "bar": bar, **more})
+
+    def facts(self, bench: Bench, engine: Engine, times: Times) -> dict[str, Any]:
+        """How an engine did its work: agreement with the loop, and its rate."""
+        rate = bench.tflops(times.median)
+        found = {"engine": engine.name, "precision": bench.precision, "apart": bench.apart(engine)}
+        return {**found, "TFLOP/s": rate, "of peak": rate / self.peaks[bench.precision]}
+
+    def table(self) -> str:
+        """The comparisons, a line each."""
+        lines = []
+        for row in self.rows:
+            if "ratio" in row:
+                ours, theirs = row["ours"]["median"], row["theirs"]["median"]
+                against = f"{row['peer']} {theirs:>9.1f} ms"
+                lines.append(
+                    f"{row['work']:<70} {ours:>9.2f} ms  {against}  {row['ratio']:>6.2f}x (bar {row['bar']:.2f})"
+                )
+        return "\n".join(lines)
+
+
 def peer(command: list[str], environment: dict[str, str] | None = None) -> dict[str, Any]:
     """Run a peer's script in its own interpreter; its last line is JSON."""
     done = subprocess.run(
@@ -145,8 +195,3 @@ def machine(device: str) -> str:
     """What the figures were measured on."""
     gpu = f"{torch.cuda.get_device_name()}, " if device == "cuda" else ""
     return f"{gpu}{os.cpu_count()} CPU cores, Python {platform.python_version()}, torch {torch.__version__}"
-
-
-def say(text: str) -> None:
-    """A line of progress."""
-    print(text, file=sys.stderr, flush=True)

@@ -37,6 +37,7 @@ class Work:
     samples: int = 50
     lr: float = 0.1
     clip: float = 0.4
+    hidden: int = 0  # of an mlp; 0 is its own default
 
     def __str__(self) -> str:
         return f"{self.model}, {self.cohort} clients x {self.steps} steps x batch {self.batch}"
@@ -65,7 +66,8 @@ def federation(
     sizes = torch.full((work.registered,), work.samples)
     population = Population(inputs, labels, sizes.cumsum(0) - sizes, sizes).to(torch.device(device), dtype)
     torch.manual_seed(0)
-    module = MODELS[work.model](work.shape, work.classes).to(device, dtype).train()
+    more = {"hidden": work.hidden} if work.hidden else {}
+    module = MODELS[work.model](work.shape, work.classes, **more).to(device, dtype).train()
     problem = problem_of(module, cross_entropy, population.inputs[:2], population.labels[:2], work.classes, view)
     method = cl.methods.dp_fedavg(clip=work.clip, lr=work.lr, steps=work.steps, batch=work.batch, noise_multiplier=1.0)
     fed = Federation(method, cl.fixed(work.cohort), problem, population, Streams(0), precision)

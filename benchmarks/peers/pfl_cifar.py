@@ -111,7 +111,7 @@ def train(options: argparse.Namespace) -> list[float]:
             mark()
             return False, Metrics()
 
-    warnings.filterwarnings("ignore", "To copy construct from a tensor")  # which pfl does to add its noise
+    warnings.filterwarnings("ignore", module="pfl")  # It calls what PyTorch has deprecated since.
     torch.manual_seed(0)
     np.random.seed(0)
     images = torch.randint(0, 256, (USERS * IMAGES, 3, 32, 32), dtype=torch.uint8).to(options.device)

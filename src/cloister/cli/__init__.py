@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -63,7 +64,7 @@ def run(
     """Train, and certify what it cost.
 
     A run is described by flat keys in a TOML file; each can be given or overridden on the command line, as
-    KEY=VALUE or as --KEY VALUE.
+    KEY=VALUE or as --KEY VALUE. On several GPUs or machines: torchrun ... -m cloister run ...
     """
     from cloister.experiments.config import build, load
 
@@ -203,6 +204,8 @@ def _run(start: Any, path: Path, **options: Any) -> None:
     from cloister.experiments.folder import RunFolder
 
     result = start(folder=path, **options)
+    if os.environ.get("RANK", "0") != "0":  # one of several processes, and not the one that speaks
+        return
     if result.stopped:
         say(f"stopped: {result.stopped}")
     print_table(report.runs_table({path.name: RunFolder.open(path)}))

@@ -44,6 +44,7 @@ __all__ = [
     "expect_known",
     "join",
     "local_device",
+    "memory_budget",
     "restore",
 ]
 

@@ -1,15 +1,18 @@
 """A step of local training, for many clients at once, as one compiled function.
 
 The batched step (`vmap` of a gradient and of what the local rule does with it) is traced once for a shape into a flat
-list of operations, and Inductor turns runs of element-wise ones (normalisation, activations, dropout and its random
-numbers, the loss, the new parameters) into single kernels. The same for what turns states into a sum of messages.
-Local rules and transforms stay as they are.
+list of operations. Run as they are, they spare the host the work of `vmap` and `grad`, which for small models is most
+of it. On a GPU, Inductor can make single kernels of runs of element-wise ones (normalisation, activations, dropout and
+its random numbers, the loss, the new parameters). The same for what turns states into a sum of messages. Local rules
+and transforms stay as they are.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -19,44 +22,64 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from cloister.engine.convolutions import PerClient
-from cloister.engine.vectorised import Parts, sum_of_messages
+from cloister.engine.parts import Parts, sum_of_messages
 from cloister.joints import Batch, State
 from cloister.round import Federation, one_step
 
+Compile = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
+
+
+def traced(graph: torch.fx.GraphModule, arguments: list[Any]) -> Callable[..., Any]:
+    """The operations as they are, one after the other, without what `vmap` and `grad` do around them."""
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
+
+
+def fused(graph: torch.fx.GraphModule, arguments: list[Any]) -> Callable[..., Any]:
+    """Few and large kernels, by Inductor."""
+    pieces_first(graph)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # advice to whoever writes kernels, not to our users
+        # Pieces of a concatenation are computed where they shall lie, each by a kernel of its own.
+        return torch._inductor.compile(graph, arguments, options={"max_pointwise_cat_inputs": 1})
+
 
 class Compiled:
-    """A function of tensors that returns a tuple of tensors, compiled once for each shape of its arguments."""
+    """A function of tensors that returns a tuple of tensors, compiled for shapes of arguments that come again.
 
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]]) -> None:
-        self.function = function
+    The first `patience` times that a shape comes up it is computed plainly (and convolutions are tried and chosen,
+    which cannot happen while tracing).
+    """
+
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], how: Compile, patience: int) -> None:
+        self.function, self.how, self.patience = function, how, patience
+        self._seen: Counter[tuple[torch.Size, ...]] = Counter()
         self._made: dict[tuple[torch.Size, ...], Callable[..., Any]] = {}
 
     @torch.no_grad()
     def __call__(self, *arguments: Tensor) -> Any:
         shapes = tuple(argument.shape for argument in arguments)
-        if shapes not in self._made:
-            self.function(*arguments)  # here convolutions are tried and chosen, which cannot happen while tracing
-            self._made[shapes] = _compile(make_fx(self.function)(*arguments), list(arguments))
+        if shapes in self._made:
+            return self._made[shapes](*arguments)
+        self._seen[shapes] += 1
+        if self._seen[shapes] <= self.patience:
+            return self.function(*arguments)
+        if not self.patience:
+            self.function(*arguments)
+        self._made[shapes] = self.how(make_fx(self.function)(*arguments), list(arguments))
         return self._made[shapes](*arguments)
 
 
-def _compile(traced: torch.fx.GraphModule, arguments: list[Any]) -> Callable[..., Any]:
-    pieces_first(traced)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # advice to whoever writes kernels, not to our users
-        # Pieces of a concatenation are computed where they shall lie, each by a kernel of its own.
-        return torch._inductor.compile(traced, arguments, options={"max_pointwise_cat_inputs": 1})
-
-
-def compiled_parts(fed: Federation, ragged: bool) -> Parts:
+def compiled_parts(fed: Federation, ragged: bool, how: Compile = fused, patience: int = 0) -> Parts:
     """The parts of a chunk, compiled when they are first used."""
     names = list(fed.method.local.init(torch.zeros(fed.problem.layout.size)))
-    step = CompiledStep(fed, ragged, names)
+    step = CompiledStep(fed, ragged, names, how, patience)
 
     def messages(w: Tensor, has_data: Tensor, counted: Tensor, shares: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         return sum_of_messages(fed, w, has_data, counted, shares, dict(zip(names, states, strict=True)))
 
-    finish = Compiled(messages)
+    finish = Compiled(messages, how, patience)
     return Parts(
         step,
         lambda w, has_data, counted, shares, states: tuple(
@@ -143,8 +166,8 @@ class CompiledStep:
     In the first step of a round all clients have the same parameters, in the others not: there are two programs.
     """
 
-    def __init__(self, fed: Federation, ragged: bool, names: list[str]) -> None:
-        self.names = names
+    def __init__(self, fed: Federation, ragged: bool, names: list[str], how: Compile, patience: int) -> None:
+        self.names, self.how, self.patience = names, how, patience
         self.precision = fed.precision
         self.plain = partial(one_step, fed, torch.func.grad, ragged)
         self._made: dict[tuple[int | None, ...], Compiled] = {}
@@ -164,13 +187,15 @@ class CompiledStep:
         """For many clients; dims says which tensors are all clients' and which have one row for each."""
 
         def together(*tensors: Tensor) -> tuple[Tensor, ...]:
-            with PerClient(self.precision):
+            with PerClient(self.precision) if tensors[0].is_cuda else nullcontext():
                 states: tuple[Tensor, ...] = torch.func.vmap(self.one, in_dims=dims)(*tensors)
             like = states[0]
+            if not like.is_cuda:
+                return states
             gap = torch.zeros(len(like), -like.shape[1] % _ALIGNED, dtype=like.dtype, device=like.device)
             return tuple(torch.cat([state, gap], 1) for state in states)
 
-        made = self._made.setdefault(dims, Compiled(together))
+        made = self._made.setdefault(dims, Compiled(together, self.how, self.patience))
         return tuple(state[:, : tensors[0].shape[0]] for state in made(*tensors))
 
 
@@ -202,4 +227,4 @@ def _rows(tensor: Tensor) -> Tensor:
 
 
 _ALIGNED = 32
-"""Rows of parameters start at multiples of this many numbers: libraries are faster on aligned matrices."""
+"""On a GPU, rows of parameters start at multiples of this many numbers: libraries are faster on aligned matrices."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cloister.batches import Shape, rounded_up, shape_of
 from cloister.engine.compiled import compiled_parts
-from cloister.engine.vectorised import Parts, sum_of_chunk
+from cloister.engine.parts import Parts, places_for, sum_of_chunk
 from cloister.round import Federation, Moment, Sum, Turn
 
 Key = tuple[int, Shape]
@@ -51,7 +51,7 @@ class Graphed:
 
     def _graph_for(self, fed: Federation, turn: Turn, clients: Tensor) -> _Graph:
         shape = shape_of(fed.population.counts[clients], fed.method.local.batching, rounded_up)
-        places = self._places(fed, len(clients))
+        places = places_for(fed, len(clients), self.chunk)
         key = (places, shape)
         if key not in self._graphs:
             pool = next(iter(self._graphs.values())).graph.pool() if self._graphs else None
@@ -59,12 +59,6 @@ class Graphed:
                 self._parts[shape.ragged] = (compiled_parts if self.compiled else Parts.of)(fed, shape.ragged)
             self._graphs[key] = _Graph(fed, turn, clients, places, shape, pool, self._parts[shape.ragged])
         return self._graphs[key]
-
-    def _places(self, fed: Federation, clients: int) -> int:
-        """For how many clients a graph is made: the expected number has one of its own, others share."""
-        if clients in (self.chunk, round(fed.denominator), round(fed.denominator) % self.chunk):
-            return clients
-        return min(rounded_up(clients, finer=1), self.chunk)
 
 
 class _Graph:

@@ -2,83 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from cloister.batches import Shape, shape_of
-from cloister.engine.convolutions import PerClient
-from cloister.joints import State
-from cloister.round import Federation, Moment, Step, Sum, Turn, Work, message_of, one_step, trained, work_of
+from cloister.batches import shape_of
+from cloister.engine.compiled import compiled_parts, traced
+from cloister.engine.parts import Parts, places_for, sum_of_chunk
+from cloister.round import Federation, Sum, Turn
+
+PATIENCE = 12
+"""How often a step is computed before it is traced, which takes some tenths of a second."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Vectorised:
-    """`chunk` clients at a time under `torch.func.vmap`; clients of unequal size are padded and masked."""
+    """`chunk` clients at a time; clients of unequal size, and too few for a layout, are padded and masked."""
 
     chunk: int
     name: str = "vectorised"
+    _fed: Federation | None = field(default=None, repr=False)
+    _parts: dict[bool, Parts] = field(default_factory=dict, repr=False)
 
     def total(self, fed: Federation, turn: Turn) -> Sum:
+        if not self._fed or (self._fed.problem, self._fed.method) != (fed.problem, fed.method):
+            self._fed, self._parts = fed, {}
         moment = turn.moment(fed)
         total, rejected = None, torch.zeros((), dtype=torch.int64, device=turn.w.device)
         for clients in torch.split(turn.clients, self.chunk):
             shape = shape_of(fed.population.counts[clients], fed.method.local.batching)
-            there = clients.to(turn.w.device)
-            part, bad = sum_of_chunk(fed, turn.w, moment, shape, there, turn.shares(fed, clients))
+            if shape.ragged not in self._parts:
+                self._parts[shape.ragged] = compiled_parts(fed, shape.ragged, traced, PATIENCE)
+            there, counted, shares = self._laid_out(fed, turn, clients)
+            part, bad = sum_of_chunk(fed, turn.w, moment, shape, there, shares, counted, self._parts[shape.ragged])
             total = part if total is None else total + part
             rejected += bad
         assert total is not None
         return total, rejected
 
-
-@dataclass(frozen=True)
-class Parts:
-    """The two functions that a chunk is made of; an engine may have compiled them."""
-
-    step: Step
-    finish: Callable[[Tensor, Tensor, Tensor, Tensor, State], Sum]
-
-    @classmethod
-    def of(cls, fed: Federation, ragged: bool) -> Parts:
-        """As they are."""
-        return cls(partial(one_step, fed, torch.func.grad, ragged), partial(sum_of_messages, fed))
-
-
-def sum_of_chunk(
-    fed: Federation,
-    w: Tensor,
-    moment: Moment,
-    shape: Shape,
-    clients: Tensor,
-    shares: Tensor,
-    counted: Tensor | None = None,
-    parts: Parts | None = None,
-) -> Sum:
-    """The sum over some clients, computed at once; where `counted` [k] is False, a client only fills a place.
-
-    Nothing in here waits for the device or depends on the numbers in a tensor, so it can be captured.
-    """
-    parts = parts or Parts.of(fed, shape.ragged)
-
-    def one(work: Work) -> tuple[State, Tensor]:
-        return trained(fed, w, moment.number, work, parts.step), work.mask.any()
-
-    work = work_of(fed, shape, moment, clients, shares)
-    with PerClient(fed.precision) if w.is_cuda else nullcontext():
-        states, has_data = torch.func.vmap(one)(work)
-    counted = torch.ones_like(has_data) if counted is None else counted
-    return parts.finish(w, has_data, counted, shares, states)
-
-
-def sum_of_messages(
-    fed: Federation, w: Tensor, has_data: Tensor, counted: Tensor, shares: Tensor, states: State
-) -> Sum:
-    """From what k clients have trained to the sum of the messages that count."""
-    messages, finite = torch.func.vmap(partial(message_of, fed, w))(states, has_data, shares)
-    messages = torch.where(counted[:, None], messages, torch.zeros_like(messages))
-    return messages.sum(0), (counted & ~finite).sum()
+    def _laid_out(self, fed: Federation, turn: Turn, clients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Clients, which of them count, and their shares of the noise: padded to one of a few lengths."""
+        places, device = places_for(fed, len(clients), self.chunk), turn.w.device
+        counted = torch.arange(places, device=device) < len(clients)
+        there = torch.cat([clients, clients[-1:].expand(places - len(clients))]).to(device)
+        shares = turn.shares(fed, clients)
+        return there, counted, torch.cat([shares, shares.new_zeros(places - len(clients), shares.shape[1])])
