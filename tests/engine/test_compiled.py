@@ -1,0 +1,115 @@
+"""What is traced or fused computes what it was made from."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import cloister as cl
+from cloister.batches import shape_of
+from cloister.engine import Loop, Vectorised, vectorised
+from cloister.engine.compiled import Compiled, compiled_parts, pieces_first, traced
+from cloister.engine.parts import places_for, sum_of_chunk
+from cloister.round import Turn, cohort_total
+from conftest import federation, toy_model, toy_task
+from contract.catalogue import METHODS
+
+
+@pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("patience", [0, 2])
+def test_traced_steps_agree_with_the_loop(make, patience, monkeypatch):
+    monkeypatch.setattr(vectorised, "PATIENCE", patience)
+    task = toy_task()
+    fed, w = federation(make(), task=task, model=toy_model(task, dropout=True))
+    engine = Vectorised(chunk=3)
+    for number, cohort in enumerate(([0, 2, 5, 7], [1, 3, 4], [0, 1, 2, 3, 4, 5, 6, 7], [6]), start=1):
+        expected, _ = cohort_total(fed, Loop(), number, w, torch.tensor(cohort))
+        found, _ = cohort_total(fed, engine, number, w, torch.tensor(cohort))
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_an_engine_notices_another_method_and_model(monkeypatch):
+    monkeypatch.setattr(vectorised, "PATIENCE", 0)
+    engine, everybody = Vectorised(chunk=100), torch.arange(8)
+    for lr in (0.1, 0.3):
+        for seed in (0, 1):
+            task = toy_task()
+            fed, w = federation(cl.methods.fedavg(lr=lr, steps=2), task=task, model=toy_model(task, seed=seed))
+            expected, _ = cohort_total(fed, Loop(), 1, w, everybody)
+            torch.testing.assert_close(cohort_total(fed, engine, 1, w, everybody)[0], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_other_data_of_the_same_federation_are_seen(monkeypatch):
+    monkeypatch.setattr(vectorised, "PATIENCE", 0)
+    fed, w = federation(cl.methods.fedavg(lr=0.1, steps=2))
+    engine, everybody = Vectorised(chunk=100), torch.arange(8)
+    first, _ = cohort_total(fed, engine, 1, w, everybody)
+    other = replace(fed, population=replace(fed.population, inputs=fed.population.inputs * 2))
+    second, _ = cohort_total(other, engine, 1, w, everybody)
+    expected, _ = cohort_total(other, Loop(), 1, w, everybody)
+    torch.testing.assert_close(second, expected, rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(first, second)
+
+
+def test_a_client_that_fills_a_place_is_not_counted():
+    fed, w = federation(cl.methods.dp_fedavg(clip=0.5, lr=0.3, steps=2, noise_multiplier=0.0), cl.poisson(0.9))
+    cohort = torch.tensor([0, 1, 2, 4, 5, 6, 7, 0, 1][:7])
+    sizes = [places_for(fed, count, chunk=1000) for count in range(1, 200)]
+    assert all(count <= places <= 1.25 * count for count, places in enumerate(sizes, start=1))
+    assert len(set(sizes)) < 70
+    turn = Turn(1, w, cohort, len(cohort))
+    padded, counted = torch.cat([cohort, cohort[-1:].expand(3)]), torch.arange(10) < 7
+    shape = shape_of(fed.population.counts[cohort], fed.method.local.batching)
+    shares = turn.shares(fed, padded)
+    found, rejected = sum_of_chunk(fed, w, turn.moment(fed), shape, padded, shares, counted)
+    torch.testing.assert_close(found, cohort_total(fed, Loop(), 1, w, cohort)[0], rtol=1e-9, atol=1e-12)
+    assert rejected == 0
+
+
+def test_a_shape_is_compiled_once():
+    made = []
+
+    def how(graph, arguments):
+        made.append(graph)
+        return traced(graph, arguments)
+
+    double = Compiled(lambda x: (2 * x,), how, patience=2)
+    for length in (3, 4, 3, 4, 3, 3, 3, 4, 4, 4):
+        assert torch.equal(double(torch.arange(length))[0], 2 * torch.arange(length))
+    assert len(made) == 2
+
+
+def test_pieces_of_a_concatenation_come_first():
+    def descend(w, start, real, a, b):
+        joined = torch.cat([a, b], 1)
+        stepped = torch.sub(w, joined, alpha=0.5) + start
+        return (torch.cat([torch.where(real[:, None], stepped, w), torch.zeros(3, 2)], 1),)
+
+    example = (
+        torch.randn(3, 7),
+        torch.randn(7),
+        torch.tensor([True, False, True]),
+        torch.randn(3, 4),
+        torch.randn(3, 3),
+    )
+    graph = make_fx(descend)(*example)
+    pieces_first(graph)
+    joins = [node for node in graph.graph.nodes if node.target is torch.ops.aten.cat.default]
+    assert [len(node.args[0]) for node in joins] == [3]
+    torch.testing.assert_close(graph(*example), descend(*example))
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="Inductor needs a compiler")
+def test_fused_kernels_agree_with_the_loop():
+    task = toy_task()
+    method = cl.methods.dp_fedavg(clip=0.1, lr=0.3, epochs=2, batch=4, noise_multiplier=0.0)
+    fed, w = federation(method, task=task, model=toy_model(task, dropout=True))
+    cohort = torch.arange(task.clients)
+    turn, shape = Turn(1, w, cohort, 8), shape_of(fed.population.counts, method.local.batching)
+    parts = compiled_parts(fed, shape.ragged)
+    found, _ = sum_of_chunk(fed, w, turn.moment(fed), shape, cohort, turn.shares(fed, cohort), None, parts)
+    torch.testing.assert_close(found, cohort_total(fed, Loop(), 1, w, cohort)[0], rtol=1e-9, atol=1e-12)
