@@ -187,3 +187,13 @@ def test_a_coarser_grid_only_ever_costs_more():
 
     coarse = _step_pld(PoissonGaussian(5.0, 0.01), 1e-3).self_compose(500).get_epsilon_for_delta(1e-5)
     assert fine <= coarse
+
+
+@pytest.mark.parametrize("event", [PoissonGaussian(1.1, 0.2), Gaussian(9.0), FixedSizeGaussian(2.0, 5, 100)], ids=str)
+def test_a_certified_epsilon_is_at_least_that_of_the_library(event, monkeypatch):
+    loss = PrivacyLoss()
+    loss.add(event, 40)
+    ours, certified = loss.epsilon(1e-5), loss.certified(1e-5)
+    assert ours <= certified <= ours * (1 + 1e-6)
+    monkeypatch.setattr(PrivacyLoss, "epsilon", lambda self, delta: 0.5 * ours)  # as if our composition were wrong
+    assert loss.certified(1e-5) == pytest.approx(ours, rel=1e-6)

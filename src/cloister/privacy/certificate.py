@@ -108,7 +108,7 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
         rounds_charged=len({entry.round for entry in ledger.entries}),
         releases_charged=len(events),
         budget=asdict(ledger.budgets[unit]) if unit in ledger.budgets else None,
-        prices=[Price(d, _finite(loss.epsilon(d, "pld")), _finite(loss.epsilon(d, "rdp"))) for d in deltas],
+        prices=[Price(d, _finite(loss.certified(d)), _finite(loss.epsilon(d, "rdp"))) for d in deltas],
         not_covered=_not_covered(description, own, private),
         configuration_sha256=configuration,
         ledger_seal=ledger.seal,
