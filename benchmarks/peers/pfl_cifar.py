@@ -157,7 +157,12 @@ def launch(processes: int) -> int:
         subprocess.Popen([sys.executable, *sys.argv], env={**environment, "PFL_WORKER_RANK": str(rank)})
         for rank in range(processes)
     ]
-    return max(abs(worker.wait()) for worker in workers)
+    while any(worker.poll() is None for worker in workers):
+        if any(worker.poll() for worker in workers):  # One has failed, and the others would wait for it.
+            for worker in workers:
+                worker.terminate()
+        time.sleep(0.1)
+    return max(abs(worker.returncode) for worker in workers)
 
 
 def main() -> None:

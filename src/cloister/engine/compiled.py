@@ -21,10 +21,11 @@ import torch._inductor
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from cloister.batches import Population
 from cloister.engine.convolutions import PerClient
 from cloister.engine.parts import Parts, sum_of_messages
 from cloister.joints import Batch, State
-from cloister.round import Federation, one_step
+from cloister.round import Federation, Sum, Work, one_step
 
 Compile = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
 
@@ -74,18 +75,17 @@ class Compiled:
 def compiled_parts(fed: Federation, ragged: bool, how: Compile = fused, patience: int = 0) -> Parts:
     """The parts of a chunk, compiled when they are first used."""
     names = list(fed.method.local.init(torch.zeros(fed.problem.layout.size)))
-    step = CompiledStep(fed, ragged, names, how, patience)
 
     def messages(w: Tensor, has_data: Tensor, counted: Tensor, shares: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         return sum_of_messages(fed, w, has_data, counted, shares, dict(zip(names, states, strict=True)))
 
-    finish = Compiled(messages, how, patience)
-    return Parts(
-        step,
-        lambda w, has_data, counted, shares, states: tuple(
-            finish(w, has_data, counted, shares, *(states[name] for name in names))
-        ),
-    )
+    compiled = Compiled(messages, how, patience)
+
+    def finish(w: Tensor, has_data: Tensor, counted: Tensor, shares: Tensor, states: State) -> Sum:
+        total, rejected = compiled(w, has_data, counted, shares, *(states[name] for name in names))
+        return total, rejected
+
+    return Parts(CompiledTraining(fed, ragged, names, how, patience), finish)
 
 
 _ELEMENTWISE = {
@@ -160,70 +160,47 @@ def _apart(graph: torch.fx.Graph, node: torch.fx.Node, join: torch.fx.Node) -> l
     return made
 
 
-class CompiledStep:
-    """`one_step`; for clients batched by `vmap` compiled, otherwise computed plainly.
+class CompiledTraining:
+    """The local training of many clients, every step a call of one compiled function.
 
     In the first step of a round all clients have the same parameters, in the others not: there are two programs.
     """
 
     def __init__(self, fed: Federation, ragged: bool, names: list[str], how: Compile, patience: int) -> None:
-        self.names, self.how, self.patience = names, how, patience
-        self.precision = fed.precision
-        self.plain = partial(one_step, fed, torch.func.grad, ragged)
-        self._made: dict[tuple[int | None, ...], Compiled] = {}
+        self.local, self.precision, self.names = fed.method.local, fed.precision, names
+        self._plain = partial(one_step, fed, torch.func.grad, ragged)
+        self._first, self._later = (Compiled(partial(self._together, dim), how, patience) for dim in (None, 0))
 
-    def __call__(self, w: Tensor, round: Tensor, state: State, batch: Batch) -> State:
-        parts = (batch.inputs, batch.labels, batch.mask, batch.count, batch.key)
-        result = _Step.apply(self, w, round, *parts, *(state[name] for name in self.names))
-        return dict(zip(self.names, result, strict=True))
+    def __call__(self, population: Population, w: Tensor, round: Tensor, work: Work) -> State:
+        start = self.local.init(w)
+        states = [start[name] for name in self.names]
+        clients, steps, _ = work.samples.shape
+        if not steps:
+            return {name: start[name].expand(clients, *start[name].shape) for name in self.names}
+        for number in range(steps):
+            rows = work.samples[:, number]
+            about = [column[:, number].contiguous() for column in (work.mask, work.real, work.key)]
+            step = self._later if number else self._first
+            new = step(w, round, population.inputs[rows], population.labels[rows], *about, *states)
+            states = [state[:, : w.shape[0]] for state in new]
+        return dict(zip(self.names, states, strict=True))
 
-    def one(self, w: Tensor, round: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """For one client, with tensors instead of structures."""
+    def _together(self, dim: int | None, w: Tensor, round: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """A step of all clients; `dim` says whether every client has a state of its own."""
+        dims = (0,) * 5 + (dim,) * len(self.names)
+        with PerClient(self.precision) if w.is_cuda else nullcontext():
+            new: tuple[Tensor, ...] = torch.func.vmap(partial(self._one, w, round), in_dims=dims)(*tensors)
+        gap = -w.shape[0] % _ALIGNED if w.is_cuda else 0
+        if not gap:
+            return new
+        zeros = torch.zeros(len(new[0]), gap, dtype=w.dtype, device=w.device)
+        return tuple(torch.cat([state, zeros], 1) for state in new)
+
+    def _one(self, w: Tensor, round: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """A step of one client, with tensors instead of structures."""
         state = dict(zip(self.names, tensors[5:], strict=True))
-        new = self.plain(w, round, state, Batch(*tensors[:5]))
+        new = self._plain(w, round, state, Batch(*tensors[:5]))
         return tuple(new[name] for name in self.names)
-
-    def many(self, dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
-        """For many clients; dims says which tensors are all clients' and which have one row for each."""
-
-        def together(*tensors: Tensor) -> tuple[Tensor, ...]:
-            with PerClient(self.precision) if tensors[0].is_cuda else nullcontext():
-                states: tuple[Tensor, ...] = torch.func.vmap(self.one, in_dims=dims)(*tensors)
-            like = states[0]
-            if not like.is_cuda:
-                return states
-            gap = torch.zeros(len(like), -like.shape[1] % _ALIGNED, dtype=like.dtype, device=like.device)
-            return tuple(torch.cat([state, gap], 1) for state in states)
-
-        made = self._made.setdefault(dims, Compiled(together, self.how, self.patience))
-        return tuple(state[:, : tensors[0].shape[0]] for state in made(*tensors))
-
-
-class _Step(torch.autograd.Function):
-    """Where a step asked for under `vmap` reaches all clients' tensors at once."""
-
-    @staticmethod
-    def forward(owner: CompiledStep, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return owner.one(*tensors)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, owner: CompiledStep, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
-        ready = [
-            tensor if dim is None else _rows(tensor.movedim(dim, 0))
-            for tensor, dim in zip(tensors, dims[1:], strict=True)
-        ]
-        new = owner.many(tuple(None if dim is None else 0 for dim in dims[1:]), *ready)
-        return new, tuple(0 for _ in new)
-
-
-def _rows(tensor: Tensor) -> Tensor:
-    """Contiguous, or rows with a gap between them."""
-    gapped = tensor.dim() == 2 and tensor.stride(1) == 1
-    return tensor if gapped else tensor.contiguous()
 
 
 _ALIGNED = 32

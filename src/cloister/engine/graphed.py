@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cloister.batches import Shape, rounded_up, shape_of
 from cloister.engine.compiled import compiled_parts
-from cloister.engine.parts import Parts, places_for, sum_of_chunk
+from cloister.engine.parts import Parts, places_for, same_parts, sum_of_chunk
 from cloister.round import Federation, Moment, Sum, Turn
 
 Key = tuple[int, Shape]
@@ -38,9 +38,8 @@ class Graphed:
 
     def total(self, fed: Federation, turn: Turn) -> Sum:
         if self._fed is not fed:  # graphs hold on to the data and the model they were captured with
-            before, self._fed, self._graphs = self._fed, fed, {}
-            if not before or (before.problem, before.method) != (fed.problem, fed.method):
-                self._parts = {}
+            self._parts = self._parts if same_parts(self._fed, fed) else {}
+            self._fed, self._graphs = fed, {}
         total, rejected = None, torch.zeros((), dtype=torch.int64, device=turn.w.device)
         for clients in torch.split(turn.clients, self.chunk):
             part, bad = self._graph_for(fed, turn, clients).replay(fed, turn, clients)

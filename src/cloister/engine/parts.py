@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from cloister.batches import Shape, rounded_up
+from cloister.batches import Population, Shape, rounded_up
 from cloister.engine.convolutions import PerClient
 from cloister.joints import State
-from cloister.round import Federation, Moment, Step, Sum, Work, message_of, one_step, trained, work_of
+from cloister.round import Federation, Moment, Sum, Work, message_of, one_step, trained, work_of
+
+
+def same_parts(one: Federation | None, other: Federation) -> bool:
+    """Whether the parts of one federation serve another: the same model, method and precision on whatever data."""
+    if one is None:
+        return False
+    return (one.problem, one.method, one.precision) == (other.problem, other.method, other.precision)
 
 
 def places_for(fed: Federation, clients: int, chunk: int) -> int:
@@ -25,15 +32,27 @@ def places_for(fed: Federation, clients: int, chunk: int) -> int:
 
 @dataclass(frozen=True)
 class Parts:
-    """The two functions that a chunk is made of; an engine may have compiled them."""
+    """The two functions that a chunk is made of; an engine may have compiled them.
 
-    step: Step
+    `train(population, w, round, work)` is what k clients have trained, a state of [k, ...], and
+    `finish(w, has_data, counted, shares, states)` the sum of their messages. Neither keeps data: they serve any
+    population.
+    """
+
+    train: Callable[[Population, Tensor, Tensor, Work], State]
     finish: Callable[[Tensor, Tensor, Tensor, Tensor, State], Sum]
 
     @classmethod
     def of(cls, fed: Federation, ragged: bool) -> Parts:
-        """As they are."""
-        return cls(partial(one_step, fed, torch.func.grad, ragged), partial(sum_of_messages, fed))
+        """As they are, under `vmap`."""
+        step = partial(one_step, fed, torch.func.grad, ragged)
+
+        def train(population: Population, w: Tensor, round: Tensor, work: Work) -> State:
+            here = replace(fed, population=population)
+            with PerClient(fed.precision) if w.is_cuda else nullcontext():
+                return torch.func.vmap(lambda one: trained(here, w, round, one, step))(work)
+
+        return cls(train, partial(sum_of_messages, fed))
 
 
 def sum_of_chunk(
@@ -51,13 +70,9 @@ def sum_of_chunk(
     Nothing in here waits for the device or depends on the numbers in a tensor, so it can be captured.
     """
     parts = parts or Parts.of(fed, shape.ragged)
-
-    def one(work: Work) -> tuple[State, Tensor]:
-        return trained(fed, w, moment.number, work, parts.step), work.mask.any()
-
     work = work_of(fed, shape, moment, clients, shares)
-    with PerClient(fed.precision) if w.is_cuda else nullcontext():
-        states, has_data = torch.func.vmap(one)(work)
+    states = parts.train(fed.population, w, moment.number, work)
+    has_data = work.mask.flatten(1).any(1)
     counted = torch.ones_like(has_data) if counted is None else counted
     return parts.finish(w, has_data, counted, shares, states)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cloister.batches import shape_of
 from cloister.engine.compiled import compiled_parts, traced
-from cloister.engine.parts import Parts, places_for, sum_of_chunk
+from cloister.engine.parts import Parts, places_for, same_parts, sum_of_chunk
 from cloister.round import Federation, Sum, Turn
 
 PATIENCE = 12
@@ -26,7 +26,7 @@ class Vectorised:
     _parts: dict[bool, Parts] = field(default_factory=dict, repr=False)
 
     def total(self, fed: Federation, turn: Turn) -> Sum:
-        if not self._fed or (self._fed.problem, self._fed.method) != (fed.problem, fed.method):
+        if not same_parts(self._fed, fed):
             self._fed, self._parts = fed, {}
         moment = turn.moment(fed)
         total, rejected = None, torch.zeros((), dtype=torch.int64, device=turn.w.device)
