@@ -50,15 +50,14 @@ def growth(rows: list[dict[str, Any]]) -> list[str]:
 
 def picture(found: list[dict[str, Any]], path: Path) -> None:
     """Times as fast as the peer, beside the bar that was set."""
-    rows = [row for suite in found for row in suite["rows"] if "ratio" in row and row["ratio"] > 1.05]
+    rows = [row for suite in found for row in suite["rows"] if "ratio" in row and "ourselves" not in row["peer"]]
     figure = Figure(figsize=(9, 0.5 * len(rows) + 1.2), layout="constrained")
     axes = figure.subplots()
     names = [f"{row['work']}\nagainst {row['peer']}" for row in rows]
     axes.barh(names, [row["ratio"] for row in rows], color="#4477aa")
     for place, row in enumerate(rows):
         axes.plot([row["bar"]] * 2, [place - 0.4, place + 0.4], color="black", linewidth=1.5)
-        axes.text(row["ratio"] * 1.05, place, f"{row['ratio']:.1f}", va="center", fontsize=8)
-    axes.set_xscale("log")
+        axes.text(max(row["ratio"], row["bar"]) + 1, place, f"{row['ratio']:.2f}", va="center", fontsize=8)
     axes.invert_yaxis()
     axes.tick_params(axis="y", labelsize=7)
     axes.set_xlabel("times as fast as the peer (line: what we set out to reach)")

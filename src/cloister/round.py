@@ -154,7 +154,7 @@ class Outcome(NamedTuple):
 def run_round(fed: Federation, ledger: Ledger, engine: Engine, round: int, w: Tensor, state: State) -> Outcome:
     """One round, numbered from 1."""
     method, streams = fed.method, fed.streams
-    ledger.charge(method.unit, fed.event, round=round, repeatable=not streams.secure)
+    ledger.charge(method.unit, fed.event, round=round, repeatable=streams.repeatable and not streams.secure)
     cohort = _members(fed, round)
     total, rejected = cohort_total(fed, engine, round, w, cohort)
     if method.mechanism.place == "central" or not len(cohort):

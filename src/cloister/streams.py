@@ -30,6 +30,8 @@ class Streams:
     secure: bool = False
     run: str = ""
     """What tells this run from others with the same seed: two runs must not share their noise."""
+    repeatable: bool = True
+    """Whether a round that is computed again gives the same bits. If not, it is a new release, with new noise."""
 
     def key(self, purpose: str, *position: int) -> int:
         """A 64-bit key (signed) for a purpose and a place in the run."""

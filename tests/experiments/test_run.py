@@ -28,6 +28,7 @@ def go(**more):
         "epsilon": 6.0,
         "delta": 1e-3,
         "engine": "vectorised",
+        "evaluate_every": 1,
         "progress": False,
         **more,
     }

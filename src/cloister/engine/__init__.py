@@ -12,16 +12,18 @@ Messages are summed as they come; a cohort's messages are never all kept.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cloister.engine.choice import MEMORY_BUDGET, choose, chunk_size, memory_budget
 from cloister.engine.convolutions import CHOSEN
 from cloister.engine.graphed import Graphed
 from cloister.engine.loop import Loop
-from cloister.engine.ranks import Ranks, Sharded, assist, join, local_device
+from cloister.engine.ranks import Ranks, Sharded, assist, join, leave, local_device
 from cloister.engine.vectorised import Vectorised
 from cloister.errors import expect
 from cloister.round import Engine, Federation
@@ -43,9 +45,11 @@ __all__ = [
     "describe",
     "expect_known",
     "join",
+    "leave",
     "local_device",
     "memory_budget",
     "restore",
+    "same_bits",
 ]
 
 
@@ -69,17 +73,24 @@ def build(name: str, fed: Federation, w: Tensor, memory: int | None = None, roun
 
 def describe(engine: Engine) -> dict[str, Any]:
     """An engine as plain values, so that a resumed run rounds the way it did before."""
-    described: dict[str, Any] = {"engine": engine.name, "chunk": engine.chunk}
+    if isinstance(engine, Sharded):
+        return {**describe(engine.inner), "ranks": engine.ranks.size}
+    described = {"engine": engine.name, "chunk": engine.chunk, "ranks": 1, "threads": torch.get_num_threads()}
     if isinstance(engine, Loop):
         return {**described, "workers": engine.workers}
     return {**described, "convolutions": dict(CHOSEN)}
 
 
 def restore(description: Mapping[str, Any]) -> Engine:
-    """The inverse of `describe`."""
-    chunk = int(description["chunk"])
-    if description["engine"] == "loop":
-        return Loop(chunk, int(description.get("workers", 1)))
-    CHOSEN.update(description.get("convolutions", {}))
-    name = description["engine"]
+    """The inverse of `describe`, for one rank."""
+    chunk, name = int(description["chunk"]), description["engine"]
+    if name == "loop":
+        return Loop(chunk, int(description["workers"]))
+    CHOSEN.update(description["convolutions"])
     return Vectorised(chunk) if name == "vectorised" else Graphed(chunk, compiled=name == "compiled")
+
+
+def same_bits(description: Mapping[str, Any], repeatable: bool) -> bool:
+    """Whether this process rounds sums as the one that was described, so that a repeated round gives the same bits."""
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    return repeatable and (description["ranks"], description["threads"]) == (ranks, torch.get_num_threads())

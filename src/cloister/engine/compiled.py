@@ -55,12 +55,12 @@ class Compiled:
 
     def __init__(self, function: Callable[..., tuple[Tensor, ...]], how: Compile, patience: int) -> None:
         self.function, self.how, self.patience = function, how, patience
-        self._seen: Counter[tuple[torch.Size, ...]] = Counter()
-        self._made: dict[tuple[torch.Size, ...], Callable[..., Any]] = {}
+        self._seen: Counter[Any] = Counter()
+        self._made: dict[Any, Callable[..., Any]] = {}
 
     @torch.no_grad()
     def __call__(self, *arguments: Tensor) -> Any:
-        shapes = tuple(argument.shape for argument in arguments)
+        shapes = tuple((argument.shape, argument.stride(), argument.dtype) for argument in arguments)
         if shapes in self._made:
             return self._made[shapes](*arguments)
         self._seen[shapes] += 1

@@ -53,6 +53,12 @@ def join() -> Ranks | None:
     return Ranks(dist.get_rank(), dist.get_world_size())
 
 
+def leave() -> None:
+    """Close the connections to the other processes."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def local_device(device: str) -> str:
     """The GPU of this process, where several of one machine take part."""
     shared = device == "cuda" and int(os.environ.get("WORLD_SIZE", "1")) > 1

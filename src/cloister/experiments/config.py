@@ -99,7 +99,7 @@ MEANINGS = {
     "device": "cpu, cuda, cuda:1, ...",
     "dtype": "float32 or float64",
     "precision": "exact; on a GPU also tf32 or bf16, for faster and coarser matrix products and convolutions",
-    "evaluate_every": "rounds between evaluations (by default some fifty over the run)",
+    "evaluate_every": "rounds between evaluations (by default so many that they take a few hundredths of the time)",
     "checkpoint_every": "rounds between checkpoints",
 }
 

@@ -23,7 +23,7 @@ from cloister.experiments.prepare import Ready
 from cloister.experiments.progress import Progress
 from cloister.privacy.certificate import Certificate, certify
 from cloister.privacy.ledger import Ledger
-from cloister.round import Engine, run_round
+from cloister.round import Engine, Federation, run_round
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,10 @@ class Training:
                     f"Expected the data with which {folder.path} was started, found that the task's data changed: "
                     "resume with the same, or start a new run."
                 )
-            kept = folder.cut_metrics(at.round)
-            return cls(ready, mapper or engines.restore(at.engine), ledger, at, folder, kept)
+            kept, engine = folder.cut_metrics(at.round), mapper or engines.restore(at.engine)
+            if mapper is None and not engines.same_bits(at.engine, ready.fed.streams.repeatable):
+                ready = replace(ready, fed=_with_new_noise(ready.fed, len(ledger.entries)))
+            return cls(ready, engine, ledger, at, folder, kept)
         except BaseException:
             ledger.close()
             raise
@@ -145,6 +147,7 @@ class Training:
         """Begin to replace the checkpoint, when the one before is on the disk."""
         if self.folder is not None:
             self._wait()
+            self.at = replace(self.at, engine=engines.describe(self.mapper))  # with what was chosen since the start
             self._written = self._writer.submit(self.folder.save, self.at, self.ready.description)
 
     def _wait(self) -> None:
@@ -168,6 +171,16 @@ class Training:
             seconds=time.perf_counter() - started,
             stopped=stopped,
         )
+
+
+def _with_new_noise(fed: Federation, charged: int) -> Federation:
+    """For a run that goes on where sums may be rounded differently: what it repeats must not have the same noise.
+
+    The difference of two releases with the same noise would show what was rounded, which nothing protects. So rounds
+    after the checkpoint are new releases: cohorts and noise are drawn anew, and paid for.
+    """
+    streams = replace(fed.streams, run=f"{fed.streams.run}/{charged}", repeatable=False)
+    return replace(fed, streams=streams)
 
 
 class _OnItsWay:

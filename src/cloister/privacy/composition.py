@@ -27,6 +27,8 @@ from typing import Any, Self
 import numpy as np
 from scipy import fft
 
+from cloister.errors import CannotPrice
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _TAIL = 1e-15  # the mass that a window may leave out on either side, as in dp-accounting
@@ -66,6 +68,8 @@ def steps_of(pld: Any) -> tuple[Step, ...]:
     steps = []
     for side, other in (sides, sides[::-1])[: 1 if pld._symmetric else 2]:
         interval, first, masses = float(side._discretization), int(side._lower_loss), side._probs.copy()
+        if not first <= 0 < first + len(masses):
+            raise CannotPrice(f"Expected losses on both sides of zero, found them from {first} on: use more noise.")
         index = np.arange(max(first, 1 - int(other._lower_loss) - len(other._probs)), min(0, first + len(masses)))
         mirrored = np.exp(interval * index) * other._probs[-index - int(other._lower_loss)]
         small = mirrored < _NOISE
@@ -142,7 +146,9 @@ class Composition:
         search closes in on the piece that crosses the given delta, by Newton's steps on ln(delta), and solves it.
         """
         above_window = math.exp(min(0.0, float(self._outside[0].min())))
-        spare = delta + math.expm1(self._log_finite) - above_window - rounding(self.releases)
+        # In a narrow window terms of the size 1 / (h L) cancel, and what rounding leaves of them grows with that.
+        rounded = rounding(self.releases) * max(1.0, 4 / (self.interval * self.points))
+        spare = delta + math.expm1(self._log_finite) - above_window - rounded
         if spare <= 0 or math.isinf(least):
             return math.inf
         if self._kernels is None:

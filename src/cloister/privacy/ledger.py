@@ -17,7 +17,7 @@ least what was released, never less.
 | the power fails between the two             | the line may be lost, and with it the round that it paid for     |
 | a byte was changed, a line removed          | raises `Corrupted` when opened: every line seals the ones before |
 | the last lines were cut off                 | raises `Corrupted` on resume: the checkpoint remembers the seal  |
-| a seeded round is computed a second time    | the same bits come out, so the line that is there pays for it    |
+| a seeded round is computed a second time    | if the same bits come out, the line that is there pays for it    |
 | a round with secure noise is repeated       | it is a new release and pays again                               |
 
 The file is JSON lines. The first is a header (format, what the run is, budgets); each further line is one
@@ -101,9 +101,7 @@ class Ledger:
         try:
             ledger = cls._read(path)
             if descriptor is not None:
-                # What an interrupted process wrote may not have reached the disk, and a torn line is no line.
-                os.ftruncate(descriptor, path.read_bytes().rfind(b"\n") + 1)
-                os.fsync(descriptor)
+                _write_again(path, descriptor)
         except BaseException:
             if descriptor is not None:
                 os.close(descriptor)
@@ -251,6 +249,21 @@ def _verify(path: Path, lines: list[bytes]) -> tuple[list[str], list[dict[str, A
         seals.append(seal)
         contents.append(content)
     return seals, contents
+
+
+def _write_again(path: Path, descriptor: int) -> None:
+    """Drop a torn last line and put every byte that stays on the disk, now.
+
+    What an interrupted process wrote may not have got there, and after a failed sync the system may take it for
+    written: only what is written again is sure to be synced.
+    """
+    whole = path.read_bytes()
+    whole = whole[: whole.rfind(b"\n") + 1]
+    os.ftruncate(descriptor, len(whole))
+    with path.open("r+b") as file:
+        file.write(whole)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _open_locked(path: Path, flags: int = 0) -> int:
