@@ -113,3 +113,27 @@ def test_fused_kernels_agree_with_the_loop():
     parts = compiled_parts(fed, shape.ragged)
     found, _ = sum_of_chunk(fed, w, turn.moment(fed), shape, cohort, turn.shares(fed, cohort), None, parts)
     torch.testing.assert_close(found, cohort_total(fed, Loop(), 1, w, cohort)[0], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("patience", [0, 2])
+def test_clients_without_data_among_themselves(patience, monkeypatch):
+    monkeypatch.setattr(vectorised, "PATIENCE", patience)
+    task = toy_task(sizes=(0, 0, 0, 5, 3, 4, 0, 0, 0))
+    fed, w = federation(cl.methods.fedavg(lr=0.1, epochs=1, batch=4), task=task)
+    engine = Vectorised(chunk=3)
+    for number in (1, 2, 3):
+        expected, _ = cohort_total(fed, Loop(), number, w, torch.arange(9))
+        torch.testing.assert_close(cohort_total(fed, engine, number, w, torch.arange(9))[0], expected)
+
+
+def test_another_layout_of_the_same_shape_is_compiled_anew():
+    made = []
+
+    def how(graph, arguments):
+        made.append([argument.stride() for argument in arguments])
+        return traced(graph, arguments)
+
+    double = Compiled(lambda x: (2 * x,), how, patience=0)
+    for x in (torch.ones(3, 4), torch.ones(4, 3).T, torch.ones(4).expand(3, 4), torch.ones(3, 4)):
+        assert torch.equal(double(x)[0], 2 * x)
+    assert len(made) == 3

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import cloister as cl
+from cloister import engine as engines
 from cloister.errors import CloisterError, Corrupted
 from cloister.experiments.folder import RunFolder
 from cloister.privacy.accounting import epsilon as epsilon_of
@@ -175,6 +176,22 @@ def test_a_resumed_secure_run_pays_again_for_what_it_repeats(tmp_path, monkeypat
     go(method=noise, epsilon=None, folder=tmp_path / "r", randomness="secure", checkpoint_every=2, resume=True)
     entries = RunFolder.open(tmp_path / "r").ledger().entries
     assert [entry.round for entry in entries] == [1, 2, 3, 4, 5, 5, 6]
+
+
+@pytest.mark.parametrize("change", [{"threads": 7}, {"ranks": 2}], ids=str)
+def test_a_run_resumed_where_sums_are_rounded_differently_pays_again_and_draws_new_noise(tmp_path, monkeypatch, change):
+    noise = cl.methods.dp_fedavg(clip=0.5, lr=0.5, steps=2, noise_multiplier=3.0)
+    described = engines.describe
+    with monkeypatch.context() as patch:
+        patch.setattr("cloister.engine.describe", lambda engine: {**described(engine), **change})
+        kill_at(patch, "cloister.experiments.training.run_round", 6)
+        with pytest.raises(Killed):
+            go(method=noise, epsilon=None, folder=tmp_path / "r", checkpoint_every=2)
+    whole = go(method=noise, epsilon=None)
+    resumed = go(method=noise, epsilon=None, folder=tmp_path / "r", checkpoint_every=2, resume=True)
+    entries = RunFolder.open(tmp_path / "r").ledger().entries
+    assert [entry.round for entry in entries] == [1, 2, 3, 4, 5, 5, 6]
+    assert not torch.allclose(vector(resumed), vector(whole))
 
 
 def test_resuming_with_anything_changed_is_refused(tmp_path):

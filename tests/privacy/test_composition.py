@@ -214,3 +214,12 @@ def test_releases_that_are_all_different_compose_as_the_library_says():
         theirs = step if theirs is None else theirs.compose(step)
     expected = theirs.get_epsilon_for_delta(1e-5)
     assert expected * (1 - 1e-8) <= loss.epsilon(1e-5) <= expected * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(("noise", "delta"), [(2e4, 1e-9), (5e4, 1e-10), (1e5, 1e-8)])
+def test_tiny_losses_in_a_narrow_window_are_not_underestimated(noise, delta):
+    """Terms of the size 1 / (interval * points) cancel there, and what rounding leaves of them has to be paid for."""
+    loss = PrivacyLoss()
+    loss.add(Gaussian(noise))
+    library = accounting._step_pld(Gaussian(noise), accounting._interval(Gaussian(noise)))
+    assert loss.epsilon(delta) >= library.get_epsilon_for_delta(delta) * (1 - 1e-12)

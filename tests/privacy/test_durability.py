@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -184,3 +185,21 @@ def test_without_a_file_there_is_nothing_to_wait_for(slow_disk):
     ledger.settle()
     assert ledger.seal == ledger.seals[-1]
     ledger.close()
+
+
+def test_what_is_opened_for_writing_is_written_again(tmp_path, monkeypatch):
+    """After a failed sync the system may take bytes for written that are not: syncing again would prove nothing."""
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger.create(path, "test", {})
+    ledger.charge("client", EVENT, round=1, repeatable=True)
+    ledger.close()
+    before = path.read_bytes()
+    path.write_bytes(before + b'{"torn')
+    again = []
+    plain = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: (again.append(os.fstat(descriptor).st_size), plain(descriptor))[1]
+    )
+    Ledger.open(path).close()
+    assert path.read_bytes() == before
+    assert len(before) in again
