@@ -32,9 +32,27 @@ Compile = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
 
 def traced(graph: torch.fx.GraphModule, arguments: list[Any]) -> Callable[..., Any]:
     """The operations as they are, one after the other, without what `vmap` and `grad` do around them."""
+    for node in graph.graph.nodes:
+        if _does_nothing(node):
+            node.replace_all_uses_with(node.all_input_nodes[0])
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph
+
+
+_RESHAPES = {torch.ops.aten.expand.default, torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default}
+
+
+def _does_nothing(node: torch.fx.Node) -> bool:
+    """Whether a node returns what it is given, in the same shape and layout."""
+    if node.target is torch.ops.aten.mul.Scalar:
+        return isinstance(node.args[1], int) and node.args[1] == 1
+    if node.target not in _RESHAPES:
+        return False
+    before, after = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
+    if not isinstance(before, Tensor) or not isinstance(after, Tensor):
+        return False
+    return (before.shape, before.stride()) == (after.shape, after.stride())
 
 
 def fused(graph: torch.fx.GraphModule, arguments: list[Any]) -> Callable[..., Any]:
