@@ -121,12 +121,14 @@ class Turn:
     clients: Tensor  # their numbers, on the host, by size
     cohort_size: int  # of the whole cohort, of which these may be a part
 
+    def keys(self, fed: Federation) -> list[int]:
+        """The round's keys, in the order of a `Moment`."""
+        return [fed.streams.key(purpose, self.round) for purpose in ("batches", "model")]
+
     def moment(self, fed: Federation) -> Moment:
         """Where in the run this is."""
-        place = self.w.device
-        number = torch.tensor(float(self.round), dtype=torch.float64, device=place)
-        keys = torch.tensor([fed.streams.key(purpose, self.round) for purpose in ("batches", "model")], device=place)
-        return Moment(number, keys[0], keys[1])
+        number = torch.tensor(float(self.round), dtype=torch.float64, device=self.w.device)
+        return Moment(number, *torch.tensor(self.keys(fed), device=self.w.device))
 
     def shares(self, fed: Federation, clients: Tensor) -> Tensor:
         """The parts of the noise that some of the clients add, [k, d]; [k, 0] where clients add none."""

@@ -194,6 +194,25 @@ def test_a_run_resumed_where_sums_are_rounded_differently_pays_again_and_draws_n
     assert not torch.allclose(vector(resumed), vector(whole))
 
 
+def test_after_new_noise_nothing_that_was_charged_is_repeated_for_free(tmp_path, monkeypatch):
+    """A second crash, on the machine that drew the noise anew, must not bring the first noise back unpaid."""
+    noise = cl.methods.dp_fedavg(clip=0.5, lr=0.5, steps=2, noise_multiplier=3.0)
+    described = engines.describe
+    settings = {"method": noise, "epsilon": None, "folder": tmp_path / "r", "rounds": 8, "checkpoint_every": 2}
+    with monkeypatch.context() as patch:
+        patch.setattr("cloister.engine.describe", lambda engine: {**described(engine), "threads": 7})
+        kill_at(patch, "cloister.experiments.training.run_round", 4)  # rounds 1 to 3 charged, checkpoint 2
+        with pytest.raises(Killed):
+            go(**settings)
+    with monkeypatch.context() as patch:
+        kill_at(patch, "cloister.experiments.training.run_round", 4)  # rounds 3 to 5 charged anew, checkpoint 4
+        with pytest.raises(Killed):
+            go(**settings, resume=True)
+    go(**settings, resume=True)
+    entries = RunFolder.open(tmp_path / "r").ledger().entries
+    assert [entry.round for entry in entries] == [1, 2, 3, 3, 4, 5, 5, 6, 7, 8]
+
+
 def test_resuming_with_anything_changed_is_refused(tmp_path):
     go(folder=tmp_path / "r")
     changes = {

@@ -91,6 +91,10 @@ def restore(description: Mapping[str, Any]) -> Engine:
 
 
 def same_bits(description: Mapping[str, Any], repeatable: bool) -> bool:
-    """Whether this process rounds sums as the one that was described, so that a repeated round gives the same bits."""
+    """Whether this process rounds sums as the one that was described, so that a repeated round gives the same bits.
+
+    Never again after noise was drawn anew: what was charged since cannot be repeated.
+    """
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    repeatable = repeatable and not description.get("renewed", False)
     return repeatable and (description["ranks"], description["threads"]) == (ranks, torch.get_num_threads())

@@ -10,7 +10,7 @@ several ways, and which is fastest depends on the shape:
 The ways are in `ways.py`, the kernels in `kernels.py`; kernels take float32 on a GPU.
 
 Each shape is tried in every way when it first comes up, and the fastest is kept. Whoever writes a model sees
-none of it: `per_client` catches `conv2d` while a cohort is computed.
+none of it: `PerClient` catches `conv2d` while a cohort is computed.
 """
 
 from __future__ import annotations

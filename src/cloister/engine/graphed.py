@@ -106,8 +106,7 @@ class _Graph:
     def _feed(self, fed: Federation, turn: Turn, clients: Tensor) -> None:
         self.w.copy_(turn.w)
         filler = ~clients[-1:].expand(self.places - len(clients))
-        keys = [turn.round, *(fed.streams.key(purpose, turn.round) for purpose in ("batches", "model"))]
-        numbers = torch.cat([torch.tensor(keys), clients, filler]).pin_memory()
+        numbers = torch.cat([torch.tensor([turn.round, *turn.keys(fed)]), clients, filler]).pin_memory()
         self.numbers.copy_(numbers, non_blocking=True)
         if self.shares.shape[1]:
             self.shares[: len(clients)] = turn.shares(fed, clients)

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cloister.errors import RankLost
+from cloister.precision import multiplying
 from cloister.round import Engine, Federation, Sum, Turn
 
 _STOP = 0  # in place of a round's number, which starts from 1
@@ -111,7 +112,8 @@ def _sum_over_ranks(sharded: Sharded, fed: Federation, turn: Turn) -> Sum:
     mine = turn.clients[sharded.ranks.rank :: sharded.ranks.size]  # sorted by size, so that shares are alike
     if len(mine):
         part = Turn(turn.round, turn.w, mine, turn.cohort_size)
-        total, rejected = sharded.inner.total(fed, part)
+        with multiplying(fed.precision, turn.w.device):
+            total, rejected = sharded.inner.total(fed, part)
     else:
         total, rejected = torch.zeros_like(turn.w), torch.zeros((), dtype=torch.int64, device=turn.w.device)
     dist.all_reduce(total)

@@ -161,7 +161,7 @@ def _run_of(ready: Ready, trained: Trained) -> Run:
 
 def _lead(ranks: engines.Ranks, training: Training, bar: Progress) -> Trained:
     """Train with the help of the other ranks, and let them know how it ended."""
-    ranks.tell(engines.describe(training.mapper))
+    ranks.tell((engines.describe(training.mapper), training.ready.fed.streams))
     sharded = engines.Sharded(training.mapper, ranks)
     training.mapper = sharded
     try:
@@ -176,7 +176,8 @@ def _lead(ranks: engines.Ranks, training: Training, bar: Progress) -> Trained:
 
 def _assist(ranks: engines.Ranks, ready: Ready) -> Run:
     """Compute a share of every round, and return what rank 0 returns."""
-    engines.assist(engines.restore(ranks.tell()), ranks, ready.fed, ready.w)
+    engine, streams = ranks.tell()  # a resumed run may have new ones
+    engines.assist(engines.restore(engine), ranks, replace(ready.fed, streams=streams), ready.w)
     return _run_of(ready, ranks.tell())
 
 

@@ -147,7 +147,8 @@ class Training:
         """Begin to replace the checkpoint, when the one before is on the disk."""
         if self.folder is not None:
             self._wait()
-            self.at = replace(self.at, engine=engines.describe(self.mapper))  # with what was chosen since the start
+            engine = engines.describe(self.mapper)  # with what was chosen since the start
+            self.at = replace(self.at, engine={**engine, "renewed": not self.ready.fed.streams.repeatable})
             self._written = self._writer.submit(self.folder.save, self.at, self.ready.description)
 
     def _wait(self) -> None:
