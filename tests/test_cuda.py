@@ -139,7 +139,7 @@ def test_every_way_to_convolve_is_as_precise_as_it_says(shape, precision, operat
     assert max(apart.values()) < {"exact": 3e-6, "tf32": 2e-3, "bf16": 2e-2}[precision], apart
     if precision == "exact":  # three tf32 products are no worse than what the library calls float32
         split = [error for name, error in apart.items() if name.startswith("tf32x3")]
-        assert all(error <= 1.5 * apart["unfold"] for error in split), apart
+        assert all(error <= 1.5 * max(apart["unfold"], apart["grouped"]) for error in split), apart
 
 
 def test_exact_is_exact_although_torch_would_round_convolutions():
