@@ -106,7 +106,7 @@ class Bench:
         ledger = Ledger.create(None, "benchmark", {})
 
         def play(number: int) -> Any:
-            return run_round(self.fed, ledger, engine, number, self.w, self.fed.method.server.init(self.w))
+            return run_round(self.fed, ledger, engine, number, self.w, self.fed.method.init(self.w))
 
         return play
 

@@ -55,13 +55,16 @@ def federation(
     dtype: torch.dtype = torch.float64,
     secure: bool = False,
     device: str = "cpu",
+    public: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[Federation, torch.Tensor]:
     """A federation ready for `run_round`, and the parameters it starts from."""
     task = task or toy_task()
     module = (model or toy_model(task)).to(device, dtype).train()
     population = task.population.to(torch.device(device), dtype)
     problem = problem_of(module, task.loss, population.inputs[:2], population.labels[:2], task.classes, task.view)
-    fed = Federation(method, cohort or cl.everyone(), problem, population, Streams(seed, secure))
+    if public is not None and public[0].is_floating_point():
+        public = public[0].to(device, dtype), public[1].to(device)
+    fed = Federation(method, cohort or cl.everyone(), problem, population, Streams(seed, secure), public=public)
     return fed, problem.layout.flatten(dict(module.named_parameters()))
 
 

@@ -11,7 +11,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "cloister"
 FLOORS = [
     {"errors"},
     {"streams", "params", "precision", "privacy"},
-    {"joints", "views"},
+    {"joints", "views", "sparsity", "walsh", "discrete_gaussian"},
+    {"gradients", "public"},
     {"batches", "problem", "local", "transforms", "mechanisms", "servers", "cohorts"},
     {"round"},
     {"engine", "methods", "models"},

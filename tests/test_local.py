@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
 
 import pytest
 import torch
@@ -11,9 +10,10 @@ import torch.nn.functional as F
 
 import cloister as cl
 from cloister.batches import plan, shape_of
+from cloister.engine.loop import _of_one
 from cloister.errors import CloisterError
 from cloister.local import sgd
-from cloister.round import Turn, Work, client_round, cohort_total, one_step, work_of
+from cloister.round import Turn, client_round, cohort_total, shapes_of, steps_of, work_of
 from cloister.streams import fold
 from conftest import ENGINES, federation, toy_model, toy_task
 
@@ -125,10 +125,9 @@ def test_bad_settings_are_refused(rule, message):
 def test_client_round_is_the_one_function_that_engines_map():
     """A deployment calls `client_round` for its own client; the simulator gives the same message."""
     fed, w = federation(cl.methods.dp_fedavg(clip=0.1, lr=0.3, steps=3, noise_multiplier=0.0))
-    turn = Turn(1, w, torch.tensor([4]), 1)
-    moment, shape = turn.moment(fed), shape_of(fed.population.counts[turn.clients], fed.method.local.batching)
-    stacked = work_of(fed, shape, moment, turn.clients, turn.shares(fed, turn.clients))
-    mine = Work(*(x[0] for x in stacked))
-    message, finite = client_round(fed, w, moment.number, mine, partial(one_step, fed, torch.func.grad, False))
+    turn = Turn.of(fed, 1, w, torch.tensor([4]), {})
+    moment, shapes = turn.moment(fed), shapes_of(fed, turn.clients)
+    mine = _of_one(work_of(fed, shapes, moment, turn.clients, turn.shares(fed, turn.clients)), 0)
+    message, finite = client_round(fed, w, {}, moment.number, mine, steps_of(fed, torch.func.grad, False))
     assert finite
     torch.testing.assert_close(message, cohort_total(fed, ENGINES[1], 1, w, torch.tensor([4]))[0])

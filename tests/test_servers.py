@@ -11,7 +11,8 @@ def play(server, means):
     w = torch.zeros(3, dtype=torch.float64)
     state = server.init(w)
     for mean in means:
-        w, state = server.update(w, mean, state)
+        w, changed = server.update(w, mean, state, None)
+        state = {**state, **changed}
     return w
 
 

@@ -16,8 +16,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cloister import cohorts, data, local, mechanisms, methods, models, servers, transforms
-    from cloister.cohorts import everyone, fixed, poisson
+    from cloister import cohorts, data, gradients, local, mechanisms, methods, models, servers, transforms
+    from cloister.cohorts import cyclic, everyone, fixed, poisson
     from cloister.errors import BudgetExceeded, CannotPrice, CloisterError, Corrupted
     from cloister.experiments.run import Run, run
     from cloister.joints import Cohort, LocalRule, Mechanism, Method, ServerOptimiser, Transform
@@ -41,13 +41,14 @@ _HOMES = {
     "Method": "joints",
     "ServerOptimiser": "joints",
     "Transform": "joints",
+    "cyclic": "cohorts",
     "everyone": "cohorts",
     "fixed": "cohorts",
     "poisson": "cohorts",
     "Run": "experiments.run",
     "run": "experiments.run",
 }
-_ROOMS = ("cohorts", "data", "local", "mechanisms", "methods", "models", "servers", "transforms")
+_ROOMS = ("cohorts", "data", "gradients", "local", "mechanisms", "methods", "models", "servers", "transforms")
 
 __all__ = [
     "Budget",
@@ -65,9 +66,11 @@ __all__ = [
     "Transform",
     "calibrate",
     "cohorts",
+    "cyclic",
     "data",
     "everyone",
     "fixed",
+    "gradients",
     "local",
     "mechanisms",
     "methods",

@@ -78,6 +78,32 @@ def everyone() -> Cohort:
     )
 
 
+def cyclic(size: int) -> Cohort:
+    """The first `size` clients, then the next, and so on, over and over. Neighbours: add or remove one client.
+
+    Nothing is secret and nothing is sampled: a client takes part in one round of every cycle, so one Gaussian release
+    pays for a whole cycle. The price needs no assumption on how devices come and go, only that none comes out of turn.
+    """
+    expect_count("size", size, "the number of clients in every round")
+
+    def cycle(population: int) -> int:
+        return -(-population // size)
+
+    def sample(streams: Streams, round: int, population: int) -> Tensor:
+        first = (round - 1) % cycle(population) * size
+        return torch.arange(first, min(first + size, population))
+
+    return Cohort(
+        name="cyclic",
+        settings={"size": size},
+        sample=sample,
+        expected=lambda population: float(size),
+        event=lambda noise, _: Gaussian(noise),
+        executed=f"clients take turns, {size} in every round, in an order that is public",
+        separation=cycle,
+    )
+
+
 def _coins(rate: float, streams: Streams, round: int, population: int) -> Tensor:
     """Everyone whose coin of probability `rate` < 1 shows heads, by the gaps between them."""
     expected = rate * population
@@ -106,4 +132,9 @@ def _subset(size: int, streams: Streams, round: int, population: int) -> np.ndar
     return np.sort(members)
 
 
-CATALOGUE: dict[str, Callable[..., Cohort]] = {"poisson": poisson, "fixed": fixed, "everyone": everyone}
+CATALOGUE: dict[str, Callable[..., Cohort]] = {
+    "poisson": poisson,
+    "fixed": fixed,
+    "everyone": everyone,
+    "cyclic": cyclic,
+}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from torch import Tensor
@@ -19,6 +19,8 @@ from cloister.errors import CloisterError, expect, expect_not_negative
 from cloister.params import Layout
 from cloister.privacy.events import Event
 from cloister.streams import Streams
+
+RELEASED = "the noisy sum of the clients' updates in every round, and so every model computed from these sums"
 
 Settings = Mapping[str, Any]
 """Plain values that, with the name, say all about a joint: they are shown, hashed and certified."""
@@ -42,12 +44,14 @@ Function = Callable[[Tensor], Tensor]
 class Problem:
     """What is minimised: `loss(w, batch)` is the mean loss of the model with parameters w over real samples.
 
-    `grad` differentiates a scalar function; engines choose the way that suits them.
+    `grad` differentiates a scalar function; engines choose the way that suits them. `outputs(w, inputs)` is what the
+    model says of samples when it is used, not trained.
     """
 
     layout: Layout
     loss: Callable[[Tensor, Batch], Tensor]
     grad: Callable[[Function], Function]
+    outputs: Callable[[Tensor, Tensor], Tensor]
 
     def gradient(self, w: Tensor, batch: Batch) -> Tensor:
         """The gradient [d] of the mean loss over a batch."""
@@ -58,55 +62,148 @@ class Problem:
 class Batching:
     """How local data become mini-batches: shuffled passes, cut into pieces of at most `batch` samples.
 
-    Either a number of `steps` (as many passes as they need) or of `epochs` (whole passes).
+    Either a number of `steps` (as many passes as they need) or of `epochs` (whole passes); or, with `again`, the last
+    batch of the phase before, once more.
     """
 
     batch: int
     steps: int | None = None
     epochs: int | None = None
+    again: bool = False
 
 
 State = dict[str, Tensor]
+
+Step = Callable[[Problem, State, Tensor, Batch, Tensor], State]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps of local work that are alike: which batches they take and what each does with one.
+
+    `step(problem, state, w, batch, round) -> state`, where w is the model at the start of the round. A step without a
+    real sample changes nothing: the round sees to that. The round's number is a tensor without dimensions, so that
+    what is captured or compiled once serves every round.
+    """
+
+    batching: Batching
+    step: Step
 
 
 @dataclass(frozen=True)
 class LocalRule:
     """What a client computes from its data, step by step, each a pure function that engines map and compile.
 
-    `init(w)` is the state at the start of a round, `step(problem, state, w, batch, round) -> state` one mini-batch,
-    and `update(state, w) -> [d]` what the client would send. w is the model at the start of the round throughout. A
-    step without a real sample changes nothing: the round sees to that. The round's number is a tensor without
-    dimensions, so that what is captured or compiled once serves every round.
+    `init(w)` is the state at the start of a round (tensors of the size of w), `phases` say what happens to it, and
+    `update(layout, state, w) -> [d]` is what the client would send.
     """
 
     name: str
     settings: Settings
-    batching: Batching
+    phases: tuple[Phase, ...]
     init: Callable[[Tensor], State]
-    step: Callable[[Problem, State, Tensor, Batch, Tensor], State]
-    update: Callable[[State, Tensor], Tensor]
+    update: Callable[[Layout, State, Tensor], Tensor]
+
+    @property
+    def batching(self) -> Batching:
+        """How the first phase, which trains, takes its batches."""
+        return self.phases[0].batching
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What is known of ANY client's contribution, whatever its data: its L2 norm is at most `l2`."""
+    """What is known of ANY client's contribution, whatever its data: its L2 norm is at most `l2`.
+
+    Noise is scaled to `taken_for`, which is the same number except where a published mistake is replicated: then the
+    paper takes the norm for less than it is, and what is priced is the noise as a multiple of `l2`.
+    """
 
     l2: float = math.inf
+    taken_for: float | None = None
+
+    @property
+    def unit(self) -> float:
+        """What a noise multiplier multiplies."""
+        return self.l2 if self.taken_for is None else self.taken_for
+
+
+Samples = tuple[Tensor, Tensor]
+"""Inputs and labels."""
+
+
+@dataclass(frozen=True)
+class Here:
+    """What a transform knows beside the update: nothing that depends on another client's data.
+
+    `expected` is the cohort's expected size, `w` the model at the start of the round, `said` what the server told
+    everybody beside it, and `key` feeds what is random on this client and protects nobody (rounding).
+    """
+
+    problem: Problem
+    public: Samples | None
+    expected: float
+    w: Tensor
+    said: State
+    key: Tensor
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the parts of a method may depend on: the model, the cohort and public data, never a client's."""
+
+    layout: Layout
+    expected: float
+    separation: int
+    public: Samples | None
+
+
+Announce = Callable[[Streams, int, Here, State], State]
+
+
+def _nothing(*_: Any) -> State:
+    return {}
+
+
+def _as_it_is(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
+    return total, {}
 
 
 @dataclass(frozen=True)
 class Transform:
-    """What happens to an update on its way: the client's half, the server's half, and the bound it leaves."""
+    """What happens to an update on its way: the client's half, the server's half, and the bound it leaves.
+
+    `encode(update [d], here) -> message [m]`; what the server gets is a sum of messages, and `decode(sum, here, state)
+    -> (sum of updates, what changes of the state)`. A transform may keep a state at the server (`init(w)`) and tell
+    every client something before the round: `announce(streams, round, here, state)`, computed from public things and
+    from what was released before. `bound(bound, layout)` is the guarantee. `after(message, here)` is what a client
+    does once its noise share is in. `bits` is how many a number takes on the wire, where it is not what its type takes.
+    """
 
     name: str
     settings: Settings
-    encode: Callable[[Tensor], Tensor]
-    decode: Callable[[Tensor], Tensor]
-    bound: Callable[[Bound], Bound]
+    encode: Callable[[Tensor, Here], Tensor]
+    bound: Callable[[Bound, Layout], Bound]
+    decode: Callable[[Tensor, Here, State], tuple[Tensor, State]] = _as_it_is
+    init: Callable[[Tensor], State] = _nothing
+    announce: Announce = _nothing
+    after: Callable[[Tensor, Here], Tensor] | None = None
+    bits: int | None = None
     parts: tuple[Transform, ...] = ()
 
 
 Place = Literal["central", "distributed", "nowhere"]
+
+
+Draw = Callable[[float, Streams, Tensor, Bound, int, int, int], Tensor]
+Correlate = Callable[[Tensor, int, State], tuple[Tensor, State]]
+
+
+def _priced_as_drawn(event: Event, multiplier: float) -> Event:
+    return event
+
+
+def _only_for_nobody(cohort: int) -> int:
+    return 0 if cohort else 1
 
 
 @dataclass(frozen=True)
@@ -115,14 +212,26 @@ class Mechanism:
 
     `noise_multiplier` is the one number that is both priced and used; None means that it is to be calibrated.
     `draw(multiplier, streams, like, bound, round, client, of)` is one part of the noise: with place "central"
-    the one and only (of = 1, drawn by the server), with "distributed" one client's of the cohort's `of` parts.
+    the one and only (of = 1, drawn by the server), with "distributed" one client's of the cohort's `of` parts, to which
+    the server adds `missing(of)` more; at most `most` clients add one.
+
+    Central noise may be correlated over rounds: `correlate(drawn, round, state) -> (noise, state)`, which is worth what
+    independent noise is worth to whoever takes part once in `separation` rounds at most. `price(event, multiplier)` is
+    the event, where noise is not Gaussian.
     """
 
     name: str
     place: Place
     noise_multiplier: float | None
-    draw: Callable[[float, Streams, Tensor, Bound, int, int, int], Tensor]
+    draw: Draw
     trust: str
+    settings_beside: Settings = field(default_factory=dict)
+    most: int | None = None
+    missing: Callable[[int], int] = _only_for_nobody
+    price: Callable[[Event, float], Event] = _priced_as_drawn
+    init: Callable[[Tensor], State] = _nothing
+    correlate: Correlate | None = None
+    separation: int = 1
 
     def __post_init__(self) -> None:
         places = get_args(Place)
@@ -140,24 +249,29 @@ class Mechanism:
 
     @property
     def settings(self) -> Settings:
-        return {"place": self.place, "noise_multiplier": self.noise_multiplier}
+        return {"place": self.place, "noise_multiplier": self.noise_multiplier, **self.settings_beside}
 
 
 @dataclass(frozen=True)
 class ServerOptimiser:
-    """The mean update as a step of the global model: `update(w, mean, state) -> (w, state)`."""
+    """The mean update as a step of the global model: `update(w, mean, state, here) -> (w, what changes of the state)`."""
 
     name: str
     settings: Settings
     init: Callable[[Tensor], State]
-    update: Callable[[Tensor, Tensor, State], tuple[Tensor, State]]
+    update: Callable[[Tensor, Tensor, State, Here], tuple[Tensor, State]]
+
+
+def _every_round(population: int) -> int:
+    return 1
 
 
 @dataclass(frozen=True)
 class Cohort:
     """Who takes part. `expected(N)` is the fixed denominator; `event(z, N)` prices noise z over such cohorts.
 
-    `sample(streams, round, N)` returns sorted client numbers.
+    `sample(streams, round, N)` returns sorted client numbers. Where a client takes part once in `separation(N)` rounds
+    for certain, one event pays for that many rounds.
     """
 
     name: str
@@ -166,11 +280,22 @@ class Cohort:
     expected: Callable[[int], float]
     event: Callable[[float, int], Event]
     executed: str
+    separation: Callable[[int], int] = _every_round
+
+    def releases(self, rounds: int, population: int) -> int:
+        """How many events pay for so many rounds."""
+        return math.ceil(rounds / self.separation(population))
 
 
 @dataclass(frozen=True)
 class Method:
-    """A federated method: one choice for each joint but the cohort, and the unit that it protects."""
+    """A federated method: one choice for each joint but the cohort, and the unit that it protects.
+
+    `fit(method, setting)` completes a method whose parts depend on the model, the cohort or public data, once its noise
+    is known. `claims` is set where a paper's own choices are replicated: the certificate then
+    shows what the paper would claim. `local_only`: nothing is proven of the sum, only of single messages. `notes` go
+    into the certificate.
+    """
 
     name: str
     local: LocalRule
@@ -178,6 +303,15 @@ class Method:
     mechanism: Mechanism
     server: ServerOptimiser
     unit: str = "client"
+    released: str = RELEASED
+    fit: Callable[[Method, Setting], Method] | None = None
+    claims: bool = False
+    local_only: bool = False
+    notes: tuple[str, ...] = ()
+
+    def init(self, w: Tensor) -> State:
+        """What the server keeps from round to round, at the start."""
+        return {**self.transform.init(w), **self.mechanism.init(w), **self.server.init(w)}
 
 
 def describe(joint: LocalRule | Transform | Mechanism | ServerOptimiser | Cohort) -> dict[str, Any]:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from cloister.errors import CloisterError, expect, expect_count, expect_not_negative, expect_positive
-from cloister.joints import Batch, Batching, LocalRule, Problem, State
-
-Gradient = Callable[[Problem, Tensor, Tensor, Batch], Tensor]
-"""(problem, w, w at the start of the round, batch) -> gradient [d]."""
-
-
-def plain_gradient(problem: Problem, w: Tensor, start: Tensor, batch: Batch) -> Tensor:
-    """The gradient of the mean loss over the batch."""
-    return problem.gradient(w, batch)
+from cloister.gradients import Gradient, plain
+from cloister.joints import Batch, Batching, LocalRule, Phase, Problem, State, Step
+from cloister.params import Layout
+from cloister.sparsity import Ties, expect_fraction, largest
 
 
 def sgd(
@@ -27,7 +23,7 @@ def sgd(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     lr_decay: float = 1.0,
-    gradient: Gradient = plain_gradient,
+    gradient: Gradient | None = None,
 ) -> LocalRule:
     """Stochastic gradient descent over a number of steps or of epochs; the update is w_end - w_start.
 
@@ -47,12 +43,14 @@ def sgd(
     expect_not_negative("weight_decay", weight_decay, "0 switches it off")
     expect(0 < lr_decay <= 1, "0 < lr_decay <= 1", lr_decay, "1 keeps the learning rate over the rounds")
 
+    gradient = gradient or plain()
+
     def init(w: Tensor) -> State:
         return {"w": w, "velocity": torch.zeros_like(w)} if momentum else {"w": w}
 
     def step(problem: Problem, state: State, start: Tensor, batch: Batch, round: Tensor) -> State:
         w = state["w"]
-        g = gradient(problem, w, start, batch)
+        g = gradient.of(problem, w, start, batch)
         if weight_decay:
             g = torch.add(g, w, alpha=weight_decay)
         if momentum:
@@ -60,7 +58,7 @@ def sgd(
         w = torch.sub(w, g, alpha=lr) if lr_decay == 1 else w - lr * lr_decay ** (round - 1) * g
         return {"w": w, "velocity": g} if momentum else {"w": w}
 
-    def update(state: State, start: Tensor) -> Tensor:
+    def update(layout: Layout, state: State, start: Tensor) -> Tensor:
         return state["w"] - start
 
     settings = {
@@ -71,6 +69,63 @@ def sgd(
         "momentum": momentum,
         "weight_decay": weight_decay,
         "lr_decay": lr_decay,
-        "gradient": gradient.__name__,
+        "gradient": {"name": gradient.name, **gradient.settings},
     }
-    return LocalRule("sgd", settings, Batching(batch, steps, epochs), init, step, update)
+    return LocalRule("sgd", settings, (Phase(Batching(batch, steps, epochs), step),), init, update)
+
+
+def keep_largest(rule: LocalRule, keep: float, ties: Ties = "keep") -> LocalRule:
+    """Of a rule's update, only the coordinates of largest magnitude in each layer.
+
+    Which ones these are is as private as the update itself: noise must cover all coordinates.
+    """
+    expect_fraction("keep", keep)
+
+    def update(layout: Layout, state: State, start: Tensor) -> Tensor:
+        whole = rule.update(layout, state, start)
+        return _kept(whole, largest(whole.abs(), layout, keep, ties))
+
+    settings = {**rule.settings, "keep": keep, "ties": ties}
+    return replace(rule, name=f"{rule.name}, largest", settings=settings, update=update)
+
+
+def _kept(update: Tensor, mask: Tensor) -> Tensor:
+    """What the mask keeps; and what is not finite, so that the round sees it and counts the client as broken."""
+    return torch.where(mask | ~torch.isfinite(update), update, torch.zeros_like(update))
+
+
+Importance = Literal["all", "batch"]
+
+
+def keep_important(rule: LocalRule, keep: float, data: Importance = "all", ties: Ties = "keep") -> LocalRule:
+    """Of a rule's update, only the coordinates e with the largest |df/dw_e (w_e - w0_e)| in each layer (LUS).
+
+    The gradient is that of the final local model, over all the client's data (one more pass) or over its last batch.
+    Which coordinates are kept is as private as the update itself: noise must cover all of them.
+    """
+    expect_fraction("keep", keep)
+    expect(data in ("all", "batch"), "importance to be all or batch", data, "choose which data the gradient is over")
+
+    def init(w: Tensor) -> State:
+        return {**rule.init(w), "gradient": torch.zeros_like(w)}
+
+    def with_gradient(step: Step) -> Step:
+        return lambda problem, state, *rest: {**state, **step(problem, state, *rest)}
+
+    def add_up(problem: Problem, state: State, start: Tensor, batch: Batch, round: Tensor) -> State:
+        gradient = problem.gradient(state["w"], batch) * batch.count  # means over batches of unequal size
+        return {**state, "gradient": state["gradient"] + gradient}
+
+    def update(layout: Layout, state: State, start: Tensor) -> Tensor:
+        whole = rule.update(layout, state, start)
+        return _kept(whole, largest((state["gradient"] * whole).abs(), layout, keep, ties))
+
+    size = rule.batching.batch
+    closing = Batching(size, epochs=1) if data == "all" else Batching(size, again=True)
+    return LocalRule(
+        name=f"{rule.name}, important",
+        settings={**rule.settings, "keep": keep, "importance": data, "ties": ties},
+        phases=(*(Phase(p.batching, with_gradient(p.step)) for p in rule.phases), Phase(closing, add_up)),
+        init=init,
+        update=update,
+    )

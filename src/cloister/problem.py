@@ -48,7 +48,11 @@ def problem_of(
         losses = losses.flatten(1).mean(1) if losses.dim() > 1 else losses
         return torch.where(batch.mask, losses, 0.0).sum() / batch.count
 
-    return Problem(layout, mean_loss, torch.func.grad)
+    def outputs(w: Tensor, inputs: Tensor) -> Tensor:
+        used: Tensor = torch.func.functional_call(own.still, layout.views(w), (view.test(inputs, w.dtype),))
+        return used
+
+    return Problem(layout, mean_loss, torch.func.grad, outputs)
 
 
 class _PerThread(threading.local):
@@ -57,6 +61,7 @@ class _PerThread(threading.local):
     def __init__(self, module: nn.Module) -> None:
         first = threading.current_thread() is threading.main_thread()
         self.module = module if first else copy.deepcopy(module)
+        self.still = copy.deepcopy(module).eval()  # as it is used, without dropout
 
 
 class KeyedDropout(TorchFunctionMode):

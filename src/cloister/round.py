@@ -1,14 +1,15 @@
 """One round is a straight line, and this is it.
 
-    1 charge     the ledger, before anything is computed; raises BudgetExceeded (on the disk before step 9 returns)
+    1 charge     the ledger, before anything is computed; raises BudgetExceeded (on the disk before step 10 returns)
     2 sample     who takes part
-    3 local      each client's update            \\
-    4 encode     clip it, compress it, ...        >  client_round, mapped over the cohort by an engine
-    5 share      add noise, when distributed     /
-    6 aggregate  sum
-    7 noise      add noise, when central (or when nobody came)
-    8 decode     the transforms' server halves, in reverse order
-    9 step       server optimiser, on the sum divided by a constant
+    3 announce   what the clients are told beside the model (a shared mask, a clip)
+    4 local      each client's update            \\
+    5 encode     clip it, compress it, ...        >  client_round, mapped over the cohort by an engine
+    6 share      add noise, when distributed     /
+    7 aggregate  sum
+    8 noise      add noise, when central (or what is missing of the clients' shares)
+    9 decode     the transforms' server halves, in reverse order
+    10 step      server optimiser, on the sum divided by a constant
 
 Guarantee: what leaves the round depends on a client's data only through one term of the sum, whose norm is at
 most the bound that the noise was scaled to. Weights are equal; the denominator is a constant of the run. An
@@ -17,18 +18,21 @@ update that is not finite counts as zero (with its share of the noise).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from cloister.batches import Population, Shape, plan
+from cloister.batches import Population, Shape, exactly, plan, shape_of
 from cloister.errors import CloisterError, expect
-from cloister.joints import Batch, Bound, Cohort, Function, Method, Problem, State
+from cloister.joints import Batch, Bound, Cohort, Function, Here, Method, Phase, Problem, Samples, Setting, State
+from cloister.params import Layout
 from cloister.precision import multiplying
-from cloister.privacy.events import Event, NonPrivate
+from cloister.privacy.events import Covered, Event, Gaussian, NonPrivate
 from cloister.privacy.ledger import Ledger
 from cloister.streams import Streams, fold
 
@@ -41,18 +45,25 @@ class Moment(NamedTuple):
     model: Tensor  # ... and for what is random in the model
 
 
-class Work(NamedTuple):
-    """What k clients need for one round, stacked. Without its first dimension it is one client's work."""
+class Batches(NamedTuple):
+    """The batches of one phase for k clients, stacked. Without its first dimension it is one client's."""
 
     samples: Tensor  # [k, steps, batch]: which rows of the population
     mask: Tensor  # [k, steps, batch]: which of these are real
     real: Tensor  # [k, steps]: how many are real, or 1 where none is
     key: Tensor  # [k, steps]: for what is random in the model
-    share: Tensor  # [k, d] when noise is distributed, otherwise [k, 0]
+
+
+class Work(NamedTuple):
+    """What k clients need for one round, stacked. Without its first dimension it is one client's work."""
+
+    phases: tuple[Batches, ...]
+    key: Tensor  # [k]: for what is random in a transform
+    share: Tensor  # [k, m] when noise is distributed, otherwise [k, 0]
 
 
 Sum = tuple[Tensor, Tensor]
-"""The sum [d] of some clients' messages, and how many of their updates were not finite (a count on the device)."""
+"""The sum [m] of some clients' messages, and how many of their updates were not finite (a count on the device)."""
 
 
 class Engine(Protocol):
@@ -71,7 +82,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Federation:
-    """All that stays the same over the rounds."""
+    """All that stays the same over the rounds. A method that depends on its size is completed here."""
 
     method: Method
     cohort: Cohort
@@ -79,37 +90,82 @@ class Federation:
     population: Population
     streams: Streams
     precision: str = "exact"
+    public: Samples | None = None
+    _blank: dict[str, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        noise = self.method.mechanism.noise_multiplier
-        clients = self.population.clients
-        expect(
-            0 < self.denominator <= clients,
-            f"a cohort of at most {clients} clients, as many as there are",
-            self.denominator,
-            "ask for fewer",
-        )
-        if noise and not self.bound.l2 < float("inf"):
-            raise CloisterError(
-                f"Expected a bounded update for the {self.method.mechanism.name} mechanism, found none: without a "
-                "bound no noise suffices, so add transforms.clip_l2(clip) to the method with a finite clip."
-            )
+        method = fitted(self.method, self.cohort, self.problem.layout, self.population.clients, self.public)
+        object.__setattr__(self, "method", method)
 
     @property
     def bound(self) -> Bound:
         """The bound on any client's message."""
-        return self.method.transform.bound(Bound())
+        return self.method.transform.bound(Bound(), self.problem.layout)
 
     @property
     def event(self) -> Event:
-        """What one round releases."""
-        noise = self.method.mechanism.noise_multiplier
-        return self.cohort.event(noise, self.population.clients) if noise else NonPrivate()
+        """What is charged for one release."""
+        return event_of(self.method, self.cohort, self.problem.layout, self.population.clients)
 
     @property
     def denominator(self) -> float:
         """The constant by which the sum is divided: the cohort's expected size."""
         return self.cohort.expected(self.population.clients)
+
+    def here(self, w: Tensor, said: State, key: Tensor | None = None) -> Here:
+        """What transforms may know: without a key, the server's."""
+        key = torch.zeros((), dtype=torch.int64, device=w.device) if key is None else key
+        return Here(self.problem, self.public, self.denominator, w, said, key)
+
+    def blank(self, w: Tensor, said: State) -> Tensor:
+        """A message of zeros: messages are not always of the shape and type of the model."""
+        if "message" not in self._blank:
+            made = self.method.transform.encode(torch.zeros_like(w), self.here(w, said))
+            self._blank["message"] = torch.zeros_like(made)
+        return self._blank["message"]
+
+
+def fitted(method: Method, cohort: Cohort, layout: Layout, clients: int, public: Samples | None = None) -> Method:
+    """The method, completed for a model and a cohort; refused where no noise would make it private."""
+    expected, noise = cohort.expected(clients), method.mechanism.noise_multiplier
+    expect(
+        0 < expected <= clients,
+        f"a cohort of at most {clients} clients, as many as there are",
+        expected,
+        "ask for fewer",
+    )
+    if noise is not None and method.fit is not None:
+        setting = Setting(layout, expected, cohort.separation(clients), public)
+        method = replace(method.fit(method, setting), fit=None)
+    if noise and not method.transform.bound(Bound(), layout).l2 < float("inf"):
+        raise CloisterError(
+            f"Expected a bounded update for the {method.mechanism.name} mechanism, found none: without a "
+            "bound no noise suffices, so add transforms.clip_l2(clip) to the method with a finite clip."
+        )
+    if method.mechanism.separation > cohort.separation(clients):
+        raise CloisterError(
+            f"Expected cohorts in which a client takes part once in {method.mechanism.separation} rounds at most, "
+            f"because the noise of {method.name} is correlated over as many, found cohorts {cohort.name} of {clients} "
+            f"clients: use cohort = cyclic, with cohorts of at most {clients // method.mechanism.separation}."
+        )
+    if method.local_only and cohort.name == "poisson":
+        raise CloisterError(
+            f"Expected cohorts of a fixed size for {method.name}, whose clients are protected by their own shares of "
+            "the noise alone, found poisson: use cohort = fixed or everyone."
+        )
+    return method
+
+
+def event_of(method: Method, cohort: Cohort, layout: Layout, clients: int) -> Event:
+    """What a release of the (fitted) method costs: its noise as a multiple of what a client can contribute."""
+    noise = method.mechanism.noise_multiplier
+    if not noise:
+        return NonPrivate()
+    bound = method.transform.bound(Bound(), layout)
+    honest = noise if bound.taken_for is None else noise * bound.taken_for / bound.l2
+    if method.local_only:  # a message becomes any other, under one share of the noise, and everybody sees whose it is
+        return Gaussian(honest / (2 * math.sqrt(cohort.expected(clients))))
+    return method.mechanism.price(cohort.event(honest, clients), honest)
 
 
 @dataclass(frozen=True)
@@ -120,6 +176,16 @@ class Turn:
     w: Tensor
     clients: Tensor  # their numbers, on the host, by size
     cohort_size: int  # of the whole cohort, of which these may be a part
+    said: State  # by the server, to every client
+    sharing: frozenset[int]  # whose messages carry a share of distributed noise
+
+    @classmethod
+    def of(cls, fed: Federation, round: int, w: Tensor, cohort: Tensor, said: State) -> Turn:
+        """That of a whole cohort; clients of like size go together."""
+        by_size = cohort[fed.population.counts[cohort].argsort(stable=True)]
+        mechanism = fed.method.mechanism
+        sharing = cohort.sort().values[: mechanism.most] if mechanism.place == "distributed" else cohort[:0]
+        return cls(round, w, by_size, len(cohort), said, frozenset(sharing.tolist()))
 
     def keys(self, fed: Federation) -> list[int]:
         """The round's keys, in the order of a `Moment`."""
@@ -131,13 +197,16 @@ class Turn:
         return Moment(number, *torch.tensor(self.keys(fed), device=self.w.device))
 
     def shares(self, fed: Federation, clients: Tensor) -> Tensor:
-        """The parts of the noise that some of the clients add, [k, d]; [k, 0] where clients add none."""
+        """The parts of the noise that some of the clients add, [k, m]; [k, 0] where clients add none."""
         mechanism = fed.method.mechanism
         if mechanism.place != "distributed":
             return self.w.new_empty(len(clients), 0)
+        like = fed.blank(self.w, self.said)
         return torch.stack(
             [
-                mechanism.share(fed.streams, self.w, fed.bound, self.round, client, self.cohort_size)
+                mechanism.share(fed.streams, like, fed.bound, self.round, client, self.cohort_size)
+                if client in self.sharing
+                else torch.zeros_like(like)
                 for client in clients.tolist()
             ]
         )
@@ -155,16 +224,45 @@ class Outcome(NamedTuple):
 
 def run_round(fed: Federation, ledger: Ledger, engine: Engine, round: int, w: Tensor, state: State) -> Outcome:
     """One round, numbered from 1."""
-    method, streams = fed.method, fed.streams
-    ledger.charge(method.unit, fed.event, round=round, repeatable=streams.repeatable and not streams.secure)
+    method = fed.method
+    _pay(fed, ledger, round)
     cohort = _members(fed, round)
-    total, rejected = cohort_total(fed, engine, round, w, cohort)
-    if method.mechanism.place == "central" or not len(cohort):
-        total = total + method.mechanism.share(streams, total, fed.bound, round, SERVER, 1)
-    total = method.transform.decode(total)
-    w, state = method.server.update(w, total / fed.denominator, state)
+    said = method.transform.announce(fed.streams, round, fed.here(w, {}), state)
+    total, rejected = cohort_total(fed, engine, round, w, cohort, said)
+    total, correlated = _with_the_servers_noise(fed, round, total, len(cohort), state)
+    here = fed.here(w, said)
+    total, decoded = method.transform.decode(total, here, state)
+    w, stepped = method.server.update(w, total / fed.denominator, state, here)
     ledger.settle()  # the line that paid for this round is on the disk before anything leaves it
-    return Outcome(w, state, len(cohort), rejected)
+    return Outcome(w, {**state, **correlated, **decoded, **stepped}, len(cohort), rejected)
+
+
+def _pay(fed: Federation, ledger: Ledger, round: int) -> None:
+    """Charge for the round, or note that the cycle it belongs to was charged for.
+
+    A round that is played again with other noise is a release of its own, whatever its cycle has paid.
+    """
+    unit, repeatable = fed.method.unit, fed.streams.repeatable and not fed.streams.secure
+    cycle = fed.cohort.separation(fed.population.clients)
+    again = not repeatable and ledger.has_paid(unit, round)
+    event = fed.event if (round - 1) % cycle == 0 or again else Covered()
+    ledger.charge(unit, event, round=round, repeatable=repeatable)
+
+
+def _with_the_servers_noise(
+    fed: Federation, round: int, total: Tensor, cohort: int, state: State
+) -> tuple[Tensor, State]:
+    """The sum with all the noise that was paid for."""
+    mechanism = fed.method.mechanism
+    if mechanism.place == "central":
+        noise, changed = mechanism.share(fed.streams, total, fed.bound, round, SERVER, 1), State()
+        if mechanism.correlate is not None:
+            noise, changed = mechanism.correlate(noise, round, state)
+        return total + noise, changed
+    if mechanism.place == "distributed":
+        for number in range(mechanism.missing(cohort)):
+            total = total + mechanism.share(fed.streams, total, fed.bound, round, SERVER - number, max(cohort, 1))
+    return total, {}
 
 
 def _members(fed: Federation, round: int) -> Tensor:
@@ -179,17 +277,20 @@ def _members(fed: Federation, round: int) -> Tensor:
     return members
 
 
-def cohort_total(fed: Federation, engine: Engine, round: int, w: Tensor, cohort: Tensor) -> Sum:
-    """The sum of a cohort's messages, and how many updates were not finite. Clients of like size go together."""
+def cohort_total(
+    fed: Federation, engine: Engine, round: int, w: Tensor, cohort: Tensor, said: State | None = None
+) -> Sum:
+    """The sum of a cohort's messages, and how many updates were not finite."""
+    if said is None:
+        said = fed.method.transform.announce(fed.streams, round, fed.here(w, {}), fed.method.init(w))
     if not len(cohort):
-        return torch.zeros_like(w), torch.zeros((), dtype=torch.int64, device=w.device)
-    by_size = cohort[fed.population.counts[cohort].argsort(stable=True)]
+        return fed.blank(w, said).clone(), torch.zeros((), dtype=torch.int64, device=w.device)
     with multiplying(fed.precision, w.device):
-        return engine.total(fed, Turn(round, w, by_size, len(cohort)))
+        return engine.total(fed, Turn.of(fed, round, w, cohort, said))
 
 
 SERVER = -1
-"""The client number in whose name the server draws noise."""
+"""The client number in whose name the server draws noise (and the numbers below, where it draws several parts)."""
 
 
 Step = Callable[[Tensor, Tensor, State, Batch], State]
@@ -198,6 +299,7 @@ Step = Callable[[Tensor, Tensor, State, Batch], State]
 
 def one_step(
     fed: Federation,
+    phase: Phase,
     grad: Callable[[Function], Function],
     ragged: bool,
     w: Tensor,
@@ -205,46 +307,94 @@ def one_step(
     state: State,
     batch: Batch,
 ) -> State:
-    """One step of a client's training. `ragged`: the batch may be without a real sample, and then nothing changes."""
-    new = fed.method.local.step(replace(fed.problem, grad=grad), state, w, batch, round)
+    """One step of a client's work. `ragged`: the batch may be without a real sample, and then nothing changes."""
+    new = phase.step(replace(fed.problem, grad=grad), state, w, batch, round)
     if not ragged:
         return new
     real = batch.mask.any()
     return {name: torch.where(real, new[name], state[name]) for name in state}
 
 
-def client_round(fed: Federation, w: Tensor, round: Tensor, work: Work, step: Step) -> tuple[Tensor, Tensor]:
+def steps_of(fed: Federation, grad: Callable[[Function], Function], ragged: bool) -> list[Step]:
+    """The step of each phase."""
+    return [partial(one_step, fed, phase, grad, ragged) for phase in fed.method.local.phases]
+
+
+def client_round(
+    fed: Federation, w: Tensor, said: State, round: Tensor, work: Work, steps: list[Step]
+) -> tuple[Tensor, Tensor]:
     """What one client does: train, encode, add its share of the noise. A simulator maps this over a cohort.
 
-    Returns its message [d] and whether its update was finite.
+    Returns its message [m] and whether its update was finite.
     """
-    return message_of(fed, w, trained(fed, w, round, work, step), work.mask.any(), work.share)
+    state = trained(fed, w, round, work, steps)
+    return message_of(fed, w, said, state, work.phases[0].mask.any(), work.key, work.share)
 
 
-def trained(fed: Federation, w: Tensor, round: Tensor, work: Work, step: Step) -> State:
+def trained(fed: Federation, w: Tensor, round: Tensor, work: Work, steps: list[Step]) -> State:
     """The first half: what the client makes of its data."""
     state = fed.method.local.init(w)
-    for number in range(work.samples.shape[0]):
-        rows = work.samples[number]
-        inputs, labels = fed.population.inputs[rows], fed.population.labels[rows]
-        batch = Batch(inputs, labels, work.mask[number], work.real[number], work.key[number])
-        state = step(w, round, state, batch)
+    for step, batches in zip(steps, work.phases, strict=True):
+        for number in range(batches.samples.shape[0]):
+            rows = batches.samples[number]
+            inputs, labels = fed.population.inputs[rows], fed.population.labels[rows]
+            batch = Batch(inputs, labels, batches.mask[number], batches.real[number], batches.key[number])
+            state = step(w, round, state, batch)
     return state
 
 
-def message_of(fed: Federation, w: Tensor, state: State, has_data: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-    """The second half: what leaves the client. Whatever the local rule does, without data it is zero (and noise)."""
-    update = fed.method.local.update(state, w)
+def message_of(
+    fed: Federation, w: Tensor, said: State, state: State, has_data: Tensor, key: Tensor, share: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The second half: what leaves the client. Whatever the joints do, without data it is zero (and noise)."""
+    transform, here = fed.method.transform, fed.here(w, said, key)
+    update = fed.method.local.update(fed.problem.layout, state, w)
     finite = torch.isfinite(torch.linalg.vector_norm(update, torch.inf))  # a maximum, which NaN passes through
-    message = fed.method.transform.encode(torch.where(finite & has_data, update, torch.zeros_like(update)))
+    counts = finite & has_data
+    message = transform.encode(torch.where(counts, update, torch.zeros_like(update)), here)
+    message = torch.where(counts, message, torch.zeros_like(message))
     if fed.method.mechanism.place == "distributed":
         message = message + share
-    return message, finite
+    return message if transform.after is None else transform.after(message, here), finite
 
 
-def work_of(fed: Federation, shape: Shape, moment: Moment, clients: Tensor, shares: Tensor) -> Work:
-    """The work of some clients in some round, padded to a shape. Clients and shares are on the device."""
-    batches = plan(fed.population, fed.method.local.batching, shape, clients, fold(moment.batches, clients))
-    step = torch.arange(shape.steps, device=clients.device)
-    keys = fold(fold(moment.model, clients)[:, None], step)
-    return Work(batches.samples, batches.mask, batches.mask.sum(2).clamp(min=1), keys, shares)
+def shapes_of(fed: Federation, clients: Tensor, up: Callable[[int], int] = exactly) -> tuple[Shape, ...]:
+    """The shape of each phase for these clients."""
+    found: list[Shape] = []
+    for phase in fed.method.local.phases:
+        again = phase.batching.again
+        found.append(
+            found[-1]._replace(steps=min(found[-1].steps, 1))
+            if again
+            else shape_of(fed.population.counts[clients], phase.batching, up)
+        )
+    return tuple(found)
+
+
+def ragged(shapes: tuple[Shape, ...]) -> bool:
+    """Whether steps without a real sample occur."""
+    return any(shape.ragged for shape in shapes)
+
+
+def work_of(fed: Federation, shapes: tuple[Shape, ...], moment: Moment, clients: Tensor, shares: Tensor) -> Work:
+    """The work of some clients in some round, padded to shapes. Clients and shares are on the device."""
+    own, batch_key = fold(moment.model, clients), fold(moment.batches, clients)
+    phases: list[Batches] = []
+    for number, (phase, shape) in enumerate(zip(fed.method.local.phases, shapes, strict=True)):
+        step = torch.arange(shape.steps, device=clients.device)
+        keys = fold((fold(own, -1 - number) if number else own)[:, None], step)
+        if phase.batching.again:
+            phases.append(_last_again(phases[-1], keys))
+            continue
+        shuffle = fold(batch_key, -1 - number) if number else batch_key
+        batches = plan(fed.population, phase.batching, shape, clients, shuffle)
+        phases.append(Batches(batches.samples, batches.mask, batches.mask.sum(2).clamp(min=1), keys))
+    return Work(tuple(phases), own, shares)
+
+
+def _last_again(before: Batches, keys: Tensor) -> Batches:
+    """The last batch of every client."""
+    last = (before.mask.any(2).sum(1) - 1).clamp(min=0)
+    wide = last[:, None, None].expand(-1, keys.shape[1], before.samples.shape[2])
+    real = before.real.gather(1, last[:, None].expand(-1, keys.shape[1]))
+    return Batches(before.samples.gather(1, wide), before.mask.gather(1, wide), real, keys)

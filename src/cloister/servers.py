@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cloister.errors import expect, expect_positive
-from cloister.joints import ServerOptimiser, State
+from cloister.errors import expect, expect_count, expect_positive
+from cloister.joints import Here, ServerOptimiser, State
+from cloister.public import trained
 
 
 def sgd(lr: float = 1.0, momentum: float = 0.0) -> ServerOptimiser:
@@ -19,9 +20,9 @@ def sgd(lr: float = 1.0, momentum: float = 0.0) -> ServerOptimiser:
     def init(w: Tensor) -> State:
         return {"velocity": torch.zeros_like(w)} if momentum else {}
 
-    def update(w: Tensor, mean: Tensor, state: State) -> tuple[Tensor, State]:
+    def update(w: Tensor, mean: Tensor, state: State, here: Here) -> tuple[Tensor, State]:
         if not momentum:
-            return w + lr * mean, state
+            return w + lr * mean, {}
         velocity = momentum * state["velocity"] + mean
         return w + lr * velocity, {"velocity": velocity}
 
@@ -43,13 +44,31 @@ def adam(lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, kappa: float
     def init(w: Tensor) -> State:
         return {"u": torch.zeros_like(w), "v": torch.full_like(w, kappa * kappa)}
 
-    def update(w: Tensor, mean: Tensor, state: State) -> tuple[Tensor, State]:
+    def update(w: Tensor, mean: Tensor, state: State, here: Here) -> tuple[Tensor, State]:
         u = beta1 * state["u"] + (1 - beta1) * mean
         v = beta2 * state["v"] + (1 - beta2) * u * u
         return w + lr * u / (v.sqrt() + kappa), {"u": u, "v": v}
 
     settings = {"lr": lr, "beta1": beta1, "beta2": beta2, "kappa": kappa}
     return ServerOptimiser("adam", settings, init, update)
+
+
+def student(lr: float, epochs: int, batch: int, momentum: float = 0.0) -> ServerOptimiser:
+    """Train on public samples with the labels that most votes went to (AE-DPFL); `mean` holds the votes."""
+    expect_positive("student_lr", lr, "the learning rate of the student")
+    expect_count("student_epochs", epochs, "passes over the public samples")
+    expect_count("student_batch", batch, "public samples in a mini-batch")
+
+    def update(w: Tensor, mean: Tensor, state: State, here: Here) -> tuple[Tensor, State]:
+        assert here.public is not None
+        classes = here.problem.outputs(w, here.public[0][:1]).shape[1]
+        labels = mean.view(-1, classes).argmax(1)
+        inputs = here.public[0][: len(labels)]
+        steps = epochs * -(-len(labels) // batch)
+        return trained(here.problem, w, inputs, labels, lr, steps, batch, key=0, momentum=momentum), {}
+
+    settings = {"lr": lr, "epochs": epochs, "batch": batch, "momentum": momentum}
+    return ServerOptimiser("student", settings, lambda w: {}, update)
 
 
 CATALOGUE: dict[str, Callable[..., ServerOptimiser]] = {"sgd": sgd, "adam": adam}

@@ -51,17 +51,45 @@ class Streams:
             return torch.from_numpy(_system_integers(count, below))
         return torch.from_numpy(self._generator(purpose, *position).integers(below, size=count))
 
+    def protective_bits(self, count: int, device: torch.device, purpose: str, *position: int) -> Tensor:
+        """`count` whole numbers of 63 random bits each."""
+        if self.secure:
+            draws = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
+        elif device.type == "cuda":
+            # random_() without a range takes 63 of 64 bits; randint would reduce them modulo another number.
+            return torch.empty(count, dtype=torch.int64, device=device).random_(
+                generator=self._cuda_generator(device, purpose, *position)
+            )
+        else:
+            draws = self._generator(purpose, *position).bit_generator.random_raw(count)
+        return torch.from_numpy((draws >> np.uint64(1)).view(np.int64)).to(device)
+
     def protective_normal(self, like: Tensor, purpose: str, *position: int) -> Tensor:
         """Standard normal draws in the shape, type and place of `like`."""
         if self.secure:
             draws = _system_normal(like.numel())
         elif like.is_cuda:
-            seed = self.key(f"{self.run}/{purpose}", *position) & (2**63 - 1)
-            generator = torch.Generator(like.device).manual_seed(seed)
+            generator = self._cuda_generator(like.device, purpose, *position)
             return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
         else:
             draws = self._generator(purpose, *position).standard_normal(like.numel())
         return torch.from_numpy(draws).view(like.shape).to(like)
+
+    def subset(self, count: int, of: int, device: torch.device, purpose: str, *position: int) -> Tensor:
+        """`count` of the numbers 0 to `of` - 1, sorted; nothing that protects anybody."""
+        chosen = torch.zeros(of, dtype=torch.bool)
+        picked = self._generator(purpose, *position).choice(of, count, replace=False, shuffle=False)
+        chosen[torch.from_numpy(picked)] = True
+        return chosen.nonzero().flatten().to(device)
+
+    def signs(self, count: int, like: Tensor, purpose: str, *position: int) -> Tensor:
+        """Random signs, in the type and place of `like`; nothing that protects anybody."""
+        bits = np.frombuffer(self._generator(purpose, *position).bytes(-(-count // 8)), dtype=np.uint8)
+        return torch.from_numpy(np.unpackbits(bits)[:count]).to(like.device).to(like.dtype) * 2 - 1
+
+    def _cuda_generator(self, device: torch.device, purpose: str, *position: int) -> torch.Generator:
+        seed = self.key(f"{self.run}/{purpose}", *position) & (2**63 - 1)
+        return torch.Generator(device).manual_seed(seed)
 
     def _generator(self, purpose: str, *position: int) -> np.random.Generator:
         """NumPy's Philox with a key of 128 bits; torch's CPU generator would keep only 32 bits of its seed."""

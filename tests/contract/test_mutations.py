@@ -53,7 +53,7 @@ def broken_round(bug: str):
                 return torch.cat([(p * min(1.0, bound.l2 / max(float(p.norm()), 1e-30))).flatten() for p in pieces])
             if bug == "not clipped":
                 return update
-            return method.transform.encode(update)
+            return method.transform.encode(update, fed.here(w, {}))
 
         if bug == "clipped after the noise":
             share = noise / math.sqrt(max(len(cohort), 1))
@@ -65,7 +65,7 @@ def broken_round(bug: str):
                 weights = (sizes / sizes.mean()).tolist()
             total = sum((a * clip(u) for a, u in zip(weights, updates, strict=True)), torch.zeros_like(w)) + noise
         denominator = max(len(cohort), 1) if bug == "divided by the cohort's actual size" else fed.denominator
-        w, state = method.server.update(w, total / denominator, state)
+        w, state = method.server.update(w, total / denominator, state, fed.here(w, {}))
         if bug == "charged after the round":
             pay()
         return Outcome(w, state, len(cohort), 0)

@@ -10,23 +10,22 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import cloister as cl
-from cloister.batches import shape_of
 from cloister.engine import Loop, Vectorised, vectorised
 from cloister.engine.compiled import Compiled, compiled_parts, pieces_first, traced
-from cloister.engine.parts import places_for, sum_of_chunk
-from cloister.round import Turn, cohort_total
+from cloister.engine.parts import Parts, places_for, sum_of_chunk
+from cloister.round import Turn, cohort_total, ragged, shapes_of
 from conftest import federation, toy_model, toy_task
-from contract.catalogue import METHODS
+from contract.catalogue import METHODS, cohorts_for, fed_of
 
 
-@pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
-@pytest.mark.parametrize("patience", [0, 2])
-def test_traced_steps_agree_with_the_loop(make, patience, monkeypatch):
+@pytest.mark.parametrize(("name", "patience"), [*((name, 0) for name in METHODS), ("dp_fedavg", 2), ("lus", 2)])
+def test_traced_steps_agree_with_the_loop(name, patience, monkeypatch):
     monkeypatch.setattr(vectorised, "PATIENCE", patience)
     task = toy_task()
-    fed, w = federation(make(), task=task, model=toy_model(task, dropout=True))
-    engine = Vectorised(chunk=3)
-    for number, cohort in enumerate(([0, 2, 5, 7], [1, 3, 4], [0, 1, 2, 3, 4, 5, 6, 7], [6]), start=1):
+    cohort = next(iter(cohorts_for(name).values()))
+    fed, w = fed_of(METHODS[name](), cohort, task=task, model=toy_model(task, dropout=True))
+    engine = Vectorised(chunk=3 if patience else 8)
+    for number, cohort in enumerate(([0, 2, 5, 7], [1, 3, 4, 6]) * (1 + patience), start=1):
         expected, _ = cohort_total(fed, Loop(), number, w, torch.tensor(cohort))
         found, _ = cohort_total(fed, engine, number, w, torch.tensor(cohort))
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
@@ -61,11 +60,11 @@ def test_a_client_that_fills_a_place_is_not_counted():
     sizes = [places_for(fed, count, chunk=1000) for count in range(1, 200)]
     assert all(count <= places <= 1.25 * count for count, places in enumerate(sizes, start=1))
     assert len(set(sizes)) < 70
-    turn = Turn(1, w, cohort, len(cohort))
+    turn = Turn.of(fed, 1, w, cohort, {})
     padded, counted = torch.cat([cohort, cohort[-1:].expand(3)]), torch.arange(10) < 7
-    shape = shape_of(fed.population.counts[cohort], fed.method.local.batching)
-    shares = turn.shares(fed, padded)
-    found, rejected = sum_of_chunk(fed, w, turn.moment(fed), shape, padded, shares, counted)
+    shapes, shares = shapes_of(fed, cohort), turn.shares(fed, padded)
+    parts = Parts.of(fed, ragged(shapes))
+    found, rejected = sum_of_chunk(fed, w, {}, turn.moment(fed), shapes, padded, shares, counted, parts)
     torch.testing.assert_close(found, cohort_total(fed, Loop(), 1, w, cohort)[0], rtol=1e-9, atol=1e-12)
     assert rejected == 0
 
@@ -109,9 +108,10 @@ def test_fused_kernels_agree_with_the_loop():
     method = cl.methods.dp_fedavg(clip=0.1, lr=0.3, epochs=2, batch=4, noise_multiplier=0.0)
     fed, w = federation(method, task=task, model=toy_model(task, dropout=True))
     cohort = torch.arange(task.clients)
-    turn, shape = Turn(1, w, cohort, 8), shape_of(fed.population.counts, method.local.batching)
-    parts = compiled_parts(fed, shape.ragged)
-    found, _ = sum_of_chunk(fed, w, turn.moment(fed), shape, cohort, turn.shares(fed, cohort), None, parts)
+    turn, shapes = Turn.of(fed, 1, w, cohort, {}), shapes_of(fed, cohort)
+    parts, all_of_them = compiled_parts(fed, ragged(shapes)), torch.ones(8, dtype=torch.bool)
+    shares = turn.shares(fed, cohort)
+    found, _ = sum_of_chunk(fed, w, {}, turn.moment(fed), shapes, cohort, shares, all_of_them, parts)
     torch.testing.assert_close(found, cohort_total(fed, Loop(), 1, w, cohort)[0], rtol=1e-9, atol=1e-12)
 
 

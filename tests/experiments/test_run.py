@@ -353,7 +353,8 @@ def test_a_resumed_run_notices_that_it_would_compute_something_else(tmp_path, mo
     def uphill(problem, w, start, batch):
         return -problem.gradient(w, batch)
 
-    uphill.__name__ = "plain_gradient"
+    from cloister.gradients import Gradient
+
     with monkeypatch.context() as patch:
         kill_at(patch, "cloister.experiments.training.run_round", 2)
         with pytest.raises(Killed):
@@ -361,7 +362,7 @@ def test_a_resumed_run_notices_that_it_would_compute_something_else(tmp_path, mo
     method = cl.methods.dp_fedavg(clip=0.5, lr=0.5, steps=2, noise_multiplier=3.0)
     other_loss = replace(TASK, loss=lambda outputs, labels: TASK.loss(2 * outputs, labels))
     for change in (
-        {"method": replace(method, local=sgd(0.5, steps=2, gradient=uphill))},
+        {"method": replace(method, local=sgd(0.5, steps=2, gradient=Gradient("plain", {}, uphill)))},
         {"task": other_loss},
         {"model": lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Tanh(), torch.nn.Linear(64, 10))},
     ):

@@ -67,6 +67,8 @@ def show(
     counts = np.zeros((task.clients, task.classes or 1), dtype=np.int64)
     np.add.at(counts, (owners, task.population.labels.numpy()), 1)
     print_table(labels_table(counts))
+    if task.public is not None:
+        say(f"\npublic: {len(task.public[1]):,} samples that are nobody's of these")
     path = picture or Path(f"{name}-{partition}.png")
     labels_picture(counts, path, f"{name}, {partition} partition, {task.clients} clients")
     say(f"\npicture: {path}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from cloister.batches import Population
 from cloister.data.partitions import Hands, Partition, most_copies
+from cloister.data.public import set_aside
 from cloister.data.raw import Array, RawData, Samples
 from cloister.data.task import Task, expect_classes
 from cloister.errors import expect
@@ -24,9 +26,16 @@ def deal(
     name: str,
     view: View | None = None,
     model: Callable[[], nn.Module] | None = None,
+    public: int = 0,
 ) -> Task:
-    """Deal the training part to clients; give each client a test set of its own kind out of the test part."""
+    """Deal the training part to clients; give each client a test set of its own kind out of the test part.
+
+    Before that, `public` training samples are set aside as public data, disjoint from the test part and from every
+    client's samples; of natural clients, whole ones until there are as many, so that so many fewer are left.
+    """
     expect(len(raw.train) > 0, f"{name} to have training samples", 0, "its files or options leave none")
+    train, aside = set_aside(raw.train, public, partition)
+    raw = replace(raw, train=train)
     hands = partition.deal(raw.train)
     order = np.concatenate(hands)
     sizes = torch.tensor([len(hand) for hand in hands])
@@ -34,6 +43,10 @@ def deal(
     test_inputs, test_labels = _rows(raw.test.inputs), _rows(raw.test.labels).long()
     for what, values in (("labels", labels), ("test labels", test_labels)):
         expect_classes(what, values, raw.classes)
+    known = None
+    if aside is not None:
+        known = _rows(aside.inputs), _rows(aside.labels).long()
+        expect_classes("public labels", known[1], raw.classes)
     view = view or plain()
     shape = tuple(view.test(inputs[:1], torch.float32).shape[1:])
     return Task(
@@ -46,6 +59,7 @@ def deal(
         view=view,
         local_test=_local_test(raw, partition, hands),
         copies=most_copies(hands, len(raw.train)) if partition.overlapping else 1,
+        public=known,
     )
 
 

@@ -15,8 +15,8 @@ from cloister.data.task import Task
 from cloister.errors import expect
 
 
-def digits(clients: int = 300, test: float = 0.2, partition: Partition | None = None) -> Task:
-    """The digits, a fifth held out for testing, the rest dealt at random into equal hands.
+def digits(clients: int = 300, test: float = 0.2, partition: Partition | None = None, public: int = 0) -> Task:
+    """The digits, a fifth held out for testing, the rest dealt at random into equal hands (but for `public` of them).
 
     >>> digits(clients=300).population.sizes.unique().tolist()
     [4, 5]
@@ -29,4 +29,4 @@ def digits(clients: int = 300, test: float = 0.2, partition: Partition | None = 
     order = np.random.default_rng(0).permutation(len(labels))
     held, kept = order[: round(test * len(labels))], order[round(test * len(labels)) :]
     raw = RawData(Samples(images[kept], labels[kept]), Samples(images[held], labels[held]), classes=10)
-    return deal(raw, partition or iid(clients), "digits")
+    return deal(raw, partition or iid(clients), "digits", public=public)

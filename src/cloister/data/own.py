@@ -17,7 +17,7 @@ def from_folder(folder: str | Path, *, label: str = "label", **options: Any) -> 
     """A task from a folder with one file per client: .npz, .csv or .parquet; the file's name is the client's.
 
     An .npz holds `inputs` and `labels`; a .csv or .parquet holds numeric columns, one of which is `label`. All
-    clients have the same columns in the same order. `options` go to `from_arrays` (test, model, loss, ...).
+    clients have the same columns in the same order. `options` go to `from_arrays` (test, public, model, loss, ...).
     """
     path = Path(folder)
     files = sorted(file for file in path.glob("*") if file.suffix in _READERS) if path.is_dir() else []
@@ -78,7 +78,8 @@ def from_dataset(
     """A task from a Hugging Face `datasets.Dataset` (or anything with `column_names` and `dataset[column]`).
 
     `client` names the column that tells clients apart. `inputs` names the input column, or several numeric ones
-    that are stacked; by default all but client and label. Images become arrays with channels first.
+    that are stacked; by default all but client and label. Images become arrays with channels first. `options` go to
+    `from_arrays` (test, public, model, loss, ...).
     """
     columns = list(dataset.column_names)
     chosen = [inputs] if isinstance(inputs, str) else list(inputs or [c for c in columns if c not in (client, label)])

@@ -131,8 +131,12 @@ def shards(clients: int = 10, per_client: int = 4, split_seed: int = 0) -> Parti
     return Partition("shards", settings, deal)
 
 
-def natural() -> Partition:
-    """Every client is somebody: a writer, a hospital, a role. In the order of their names or numbers."""
+def natural(split_seed: int = 0) -> Partition:
+    """Every client is somebody: a writer, a hospital, a role. In the order of their names or numbers.
+
+    The seed moves no sample; it says who is set aside as public, and which test samples are drawn for whom.
+    """
+    _expect_seed(split_seed)
 
     def deal(samples: Samples) -> Hands:
         if samples.owners is None:
@@ -143,7 +147,7 @@ def natural() -> Partition:
         _, owner = np.unique(samples.owners, return_inverse=True)
         return np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner))[:-1])
 
-    return Partition("natural", {}, deal)
+    return Partition("natural", {"split_seed": split_seed}, deal)
 
 
 def overlapping(clients: int = 10, split_seed: int = 0) -> Partition:
@@ -188,6 +192,10 @@ def _by_class(samples: Samples, random: np.random.Generator) -> Hands:
 
 def _expect_clients(clients: int, split_seed: int) -> None:
     expect_count("clients", clients, "the number of clients among which the samples are dealt")
+    _expect_seed(split_seed)
+
+
+def _expect_seed(split_seed: int) -> None:
     expect_count("split_seed", split_seed, "any whole number that is not negative", least=0)
 
 

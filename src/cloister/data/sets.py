@@ -1,4 +1,7 @@
-"""The data sets of the papers, and some more, as tasks. Files lie under CLOISTER_DATA; `cloister data` gets them."""
+"""The data sets of the papers, and some more, as tasks. Files lie under CLOISTER_DATA; `cloister data` gets them.
+
+Each can set `public` training samples aside as public data before the rest is dealt (`cloister.data.deal`).
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,18 @@ from cloister.views import View, images
 Features = Literal["pixels", "scatter"]
 
 
-def mnist(partition: Partition | None = None, augment: bool = False, features: Features = "pixels") -> Task:
+def mnist(
+    partition: Partition | None = None, augment: bool = False, features: Features = "pixels", public: int = 0
+) -> Task:
     """MNIST: 60,000 and 10,000 digits, 28x28, 10 classes."""
-    return _pictures("mnist", partition or iid(), augment, features)
+    return _pictures("mnist", partition or iid(), augment, features, public)
 
 
-def fashion_mnist(partition: Partition | None = None, augment: bool = False, features: Features = "pixels") -> Task:
+def fashion_mnist(
+    partition: Partition | None = None, augment: bool = False, features: Features = "pixels", public: int = 0
+) -> Task:
     """Fashion-MNIST: 60,000 and 10,000 pieces of clothing, 28x28, 10 classes."""
-    return _pictures("fashion_mnist", partition or iid(), augment, features)
+    return _pictures("fashion_mnist", partition or iid(), augment, features, public)
 
 
 def emnist(
@@ -38,60 +45,69 @@ def emnist(
     split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = "byclass",
     augment: bool = False,
     side: int | None = None,
+    public: int = 0,
 ) -> Task:
     """EMNIST in one of its splits: letters and digits, 28x28, upright, 62 classes by class.
 
     With side=32 they are framed in black, as DP-FedSAM's CNN wants them.
     """
-    return deal(raw := _read("emnist", split=split), partition or iid(), "emnist", _view(raw, augment, side))
+    raw = _read("emnist", split=split)
+    return deal(raw, partition or iid(), "emnist", _view(raw, augment, side), public=public)
 
 
-def qmnist(partition: Partition | None = None, augment: bool = False, features: Features = "pixels") -> Task:
+def qmnist(
+    partition: Partition | None = None, augment: bool = False, features: Features = "pixels", public: int = 0
+) -> Task:
     """MNIST with the NIST writer of every digit: 539 natural clients."""
-    return _pictures("qmnist", partition or natural(), augment, features)
+    return _pictures("qmnist", partition or natural(), augment, features, public)
 
 
-def cifar10(partition: Partition | None = None, augment: bool = False, features: Features = "pixels") -> Task:
+def cifar10(
+    partition: Partition | None = None, augment: bool = False, features: Features = "pixels", public: int = 0
+) -> Task:
     """CIFAR-10: 50,000 and 10,000 photographs, 32x32, 10 classes."""
-    return _pictures("cifar10", partition or iid(), augment, features)
+    return _pictures("cifar10", partition or iid(), augment, features, public)
 
 
-def cifar100(partition: Partition | None = None, augment: bool = False, features: Features = "pixels") -> Task:
+def cifar100(
+    partition: Partition | None = None, augment: bool = False, features: Features = "pixels", public: int = 0
+) -> Task:
     """CIFAR-100: 50,000 and 10,000 photographs, 32x32, 100 classes."""
-    return _pictures("cifar100", partition or iid(), augment, features)
+    return _pictures("cifar100", partition or iid(), augment, features, public)
 
 
-def femnist(partition: Partition | None = None, augment: bool = False) -> Task:
+def femnist(partition: Partition | None = None, augment: bool = False, public: int = 0) -> Task:
     """LEAF's FEMNIST: letters and digits by writer, 62 classes."""
-    return _pictures("femnist", partition or natural(), augment, "pixels")
+    return _pictures("femnist", partition or natural(), augment, "pixels", public)
 
 
-def femnist_digits(partition: Partition | None = None, augment: bool = False) -> Task:
+def femnist_digits(partition: Partition | None = None, augment: bool = False, public: int = 0) -> Task:
     """The digits of 190 of LEAF's writers."""
-    return _pictures("femnist_digits", partition or natural(), augment, "pixels")
+    return _pictures("femnist_digits", partition or natural(), augment, "pixels", public)
 
 
-def fed_emnist(partition: Partition | None = None, augment: bool = False) -> Task:
+def fed_emnist(partition: Partition | None = None, augment: bool = False, public: int = 0) -> Task:
     """TensorFlow Federated's EMNIST: 3,400 writers, 62 classes."""
-    return _pictures("fed_emnist", partition or natural(), augment, "pixels")
+    return _pictures("fed_emnist", partition or natural(), augment, "pixels", public)
 
 
-def har(partition: Partition | None = None) -> Task:
+def har(partition: Partition | None = None, public: int = 0) -> Task:
     """UCI HAR: what 30 people were doing while their telephones measured nine signals; 6 classes."""
-    return deal(_read("har"), partition or natural(), "har")
+    return deal(_read("har"), partition or natural(), "har", public=public)
 
 
-def heart(partition: Partition | None = None) -> Task:
+def heart(partition: Partition | None = None, public: int = 0) -> Task:
     """UCI heart disease: 13 findings on the patients of four hospitals; ill or not."""
     partition = partition or natural()
     # A gap filled with the hospital's median would carry one client's data to others of the same hospital.
-    return deal(_read("heart", impute="own" if partition.name == "natural" else "public"), partition, "heart")
+    raw = _read("heart", impute="own" if partition.name == "natural" else "public")
+    return deal(raw, partition, "heart", public=public)
 
 
-def shakespeare(partition: Partition | None = None, length: int = 80) -> Task:
+def shakespeare(partition: Partition | None = None, length: int = 80, public: int = 0) -> Task:
     """Shakespeare by role: the next character after `length` others."""
     raw = _read("shakespeare", length=length)
-    return deal(raw, partition or natural(), "shakespeare", model=_lstm(raw, length))
+    return deal(raw, partition or natural(), "shakespeare", model=_lstm(raw, length), public=public)
 
 
 CATALOGUE: dict[str, Callable[..., Task]] = {
@@ -125,13 +141,14 @@ def _read(name: str, derive: Callable[[RawData], RawData] | None = None, **optio
     return cached(name, data_folder(), derive, **options)
 
 
-def _pictures(name: str, partition: Partition, augment: bool, features: Features, **options: Any) -> Task:
+def _pictures(name: str, partition: Partition, augment: bool, features: Features, public: int) -> Task:
     if features == "scatter":
         expect(not augment, "pixels where augment is true", features, "scattering features are computed once")
-        raw = _read(name, scattered, **options)
-        return deal(raw, partition, name, model=partial(scatter_linear, raw.train.inputs.shape[1:], raw.classes))
-    raw = _read(name, **options)
-    return deal(raw, partition, name, _view(raw, augment))
+        raw = _read(name, scattered)
+        model = partial(scatter_linear, raw.train.inputs.shape[1:], raw.classes)
+        return deal(raw, partition, name, model=model, public=public)
+    raw = _read(name)
+    return deal(raw, partition, name, _view(raw, augment), public=public)
 
 
 def scattered(raw: RawData) -> RawData:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cloister.batches import Population
 from cloister.data.parts import by_owner, held_out
+from cloister.data.public import others, rows_of_people
 from cloister.errors import CloisterError, expect, expect_count
 from cloister.models import logistic
 from cloister.params import hash_of
@@ -37,6 +38,8 @@ class Task:
     """Rows of the test set and the client that each counts for; a row may count for several."""
     copies: int = 1
     """With how many clients the most widespread sample lies; above 1, clients overlap."""
+    public: tuple[Tensor, Tensor] | None = None
+    """Public inputs and labels, stored like the clients', to whom none of them belongs; none is of the test set."""
 
     @property
     def clients(self) -> int:
@@ -50,8 +53,11 @@ class Task:
 
     def fingerprint(self) -> str:
         """A hash of all data, by which a resumed run knows that nothing changed."""
-        test = {"test_inputs": self.test_inputs, "test_labels": self.test_labels}
-        return hash_of({**vars(self.population), **test})
+        more = {"test_inputs": self.test_inputs, "test_labels": self.test_labels}
+        if self.public is not None:
+            more |= {"public_inputs": self.public[0], "public_labels": self.public[1]}
+        people = {field.name: getattr(self.population, field.name) for field in fields(self.population)}
+        return hash_of({**people, **more})
 
 
 def from_arrays(
@@ -67,6 +73,7 @@ def from_arrays(
     view: View | None = None,
     name: str = "arrays",
     seed: int = 0,
+    public: int | tuple[Any, Any] = 0,
 ) -> Task:
     """A task from anybody's arrays: inputs [n, ...], labels [n], and whose sample each one is [n].
 
@@ -77,6 +84,8 @@ def from_arrays(
         registered: the number of clients, where some have no sample at all.
         view: how stored inputs become what the model sees; by default bytes [n, c, h, w] are scaled as pictures.
         model: makes the model to start from; logistic regression by default.
+        public: a pair (inputs, labels), or a number of samples: so many whole clients, at random, are set aside that
+            there are at least as many. They are clients no more, and nothing of theirs is held out for testing.
 
     >>> task = from_arrays(np.random.rand(50, 4), np.arange(50) % 3, np.arange(50) // 10)
     >>> task.clients, task.classes, len(task.test_labels)
@@ -86,18 +95,25 @@ def from_arrays(
     for what, length in (("labels", len(y)), ("clients", len(owners))):
         expect(length == len(x), f"as many {what} as inputs ({len(x)})", length, "give one for every sample")
     expect(len(x) > 0, "at least one sample", 0, "give some data")
-    _, owner = np.unique(owners, return_inverse=True)
-    known = int(owner.max()) + 1
-    population_size = known if registered is None else registered
-    expect_count("registered", population_size, f"samples belong to {known} clients", least=known)
+    named = len(np.unique(owners))
+    population_size = named if registered is None else registered
+    expect_count("registered", population_size, f"samples belong to {named} clients", least=named)
+
+    known = None
+    if isinstance(public, (tuple, list)):
+        known = _pair("public", public, x, "a number of samples")
+        expect(len(known[1]) > 0, "at least one public sample", 0, "give some, or leave public out")
+    elif public != 0:
+        expect_count("public", public, "the number of samples to set aside, or give (inputs, labels)", least=0)
+        aside = rows_of_people(owners, public, seed)
+        rest = others(aside, len(x))
+        known, x, y, owners = (x[aside], y[aside]), x[rest], y[rest], owners[rest]
+    left, owner = np.unique(owners, return_inverse=True)
+    population_size -= named - len(left)
 
     local_test = None
     if isinstance(test, (tuple, list)):
-        expect(len(test) == 2, "test to be (inputs, labels)", len(test), "give both, or a fraction")
-        test_x, test_y = _tensor("test inputs", test[0]), _tensor("test labels", test[1])
-        expect(len(test_x) == len(test_y), "as many test labels as test inputs", len(test_y), "give one for each")
-        same = test_x.shape[1:] == x.shape[1:]
-        expect(same, f"test inputs of shape {tuple(x.shape[1:])}", tuple(test_x.shape[1:]), "make them alike")
+        test_x, test_y = _pair("test", test, x, "a fraction")
     else:
         expect(0 < test < 1, "test to be a fraction between 0 and 1", test, "or give (inputs, labels)")
         held = np.zeros(len(x), dtype=bool)
@@ -107,10 +123,12 @@ def from_arrays(
         test_x, test_y, x, y, owner = x[held], y[held], x[~held], y[~held], owner[~held]
 
     if loss is cross_entropy:
-        classes = classes or int(max(y.max(), test_y.max() if len(test_y) else 0)) + 1
-        for what, values in (("labels", y), ("test labels", test_y)):
+        parts = {"labels": y, "test labels": test_y} | ({} if known is None else {"public labels": known[1]})
+        classes = classes or max(0, *(int(values.max()) for values in parts.values() if len(values))) + 1
+        for what, values in parts.items():
             expect_classes(what, values, classes)
         y, test_y = y.long(), test_y.long()
+        known = known and (known[0], known[1].long())
     view = view or _usual_view(x)
     order = torch.from_numpy(np.argsort(owner, kind="stable"))
     sizes = torch.from_numpy(np.bincount(owner, minlength=population_size)).long()
@@ -125,7 +143,18 @@ def from_arrays(
         loss=loss,
         view=view,
         local_test=local_test,
+        public=known,
     )
+
+
+def _pair(what: str, pair: Sequence[Any], like: Tensor, instead: str) -> tuple[Tensor, Tensor]:
+    """Inputs and labels that somebody gives beside the clients'; the inputs have the shape of theirs."""
+    expect(len(pair) == 2, f"{what} to be (inputs, labels)", len(pair), f"give both, or {instead}")
+    x, y = _tensor(f"{what} inputs", pair[0]), _tensor(f"{what} labels", pair[1])
+    expect(len(x) == len(y), f"as many {what} labels as {what} inputs", len(y), "give one for each")
+    same = x.shape[1:] == like.shape[1:]
+    expect(same, f"{what} inputs of shape {tuple(like.shape[1:])}", tuple(x.shape[1:]), "make them alike")
+    return x, y
 
 
 def _owners(clients: Any) -> np.ndarray[Any, np.dtype[Any]]:

@@ -13,7 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from cloister.batches import Population
 from cloister.engine.convolutions import PerClient
 from cloister.engine.parts import Parts, sum_of_messages
 from cloister.joints import Batch, State
-from cloister.round import Federation, Sum, Work, one_step
+from cloister.round import Federation, Step, Sum, Work, steps_of
 
 Compile = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
 
@@ -94,13 +94,20 @@ def compiled_parts(fed: Federation, ragged: bool, how: Compile = fused, patience
     """The parts of a chunk, compiled when they are first used."""
     names = list(fed.method.local.init(torch.zeros(fed.problem.layout.size)))
 
-    def messages(w: Tensor, has_data: Tensor, counted: Tensor, shares: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
-        return sum_of_messages(fed, w, has_data, counted, shares, dict(zip(names, states, strict=True)))
+    @cache
+    def messages(told: tuple[str, ...]) -> Compiled:
+        def plain(
+            w: Tensor, has_data: Tensor, counted: Tensor, keys: Tensor, shares: Tensor, *rest: Tensor
+        ) -> tuple[Tensor, ...]:
+            said = dict(zip(told, rest[: len(told)], strict=True))
+            states = dict(zip(names, rest[len(told) :], strict=True))
+            return sum_of_messages(fed, w, said, has_data, counted, keys, shares, states)
 
-    compiled = Compiled(messages, how, patience)
+        return Compiled(plain, how, patience)
 
-    def finish(w: Tensor, has_data: Tensor, counted: Tensor, shares: Tensor, states: State) -> Sum:
-        total, rejected = compiled(w, has_data, counted, shares, *(states[name] for name in names))
+    def finish(w: Tensor, said: State, has_data: Tensor, counted: Tensor, work: Work, states: State) -> Sum:
+        rest = (*said.values(), *(states[name] for name in names))
+        total, rejected = messages(tuple(said))(w, has_data, counted, work.key, work.share, *rest)
         return total, rejected
 
     return Parts(CompiledTraining(fed, ragged, names, how, patience), finish)
@@ -186,38 +193,39 @@ class CompiledTraining:
 
     def __init__(self, fed: Federation, ragged: bool, names: list[str], how: Compile, patience: int) -> None:
         self.local, self.precision, self.names = fed.method.local, fed.precision, names
-        self._plain = partial(one_step, fed, torch.func.grad, ragged)
-        self._first, self._later = (Compiled(partial(self._together, dim), how, patience) for dim in (None, 0))
+        steps = steps_of(fed, torch.func.grad, ragged)
+        self._first = Compiled(partial(self._together, steps[0], None), how, patience)
+        self._later = [Compiled(partial(self._together, step, 0), how, patience) for step in steps]
 
     def __call__(self, population: Population, w: Tensor, round: Tensor, work: Work) -> State:
         start = self.local.init(w)
         states = [start[name] for name in self.names]
-        clients, steps, _ = work.samples.shape
-        if not steps:
-            return {name: start[name].expand(clients, *start[name].shape) for name in self.names}
-        for number in range(steps):
-            rows = work.samples[:, number]
-            about = [column[:, number].contiguous() for column in (work.mask, work.real, work.key)]
-            step = self._later if number else self._first
-            new = step(w, round, population.inputs[rows], population.labels[rows], *about, *states)
-            states = [state[:, : w.shape[0]] for state in new]
+        first: Compiled | None = self._first
+        for batches, later in zip(work.phases, self._later, strict=True):
+            for number in range(batches.samples.shape[1]):
+                rows = batches.samples[:, number]
+                about = [column[:, number].contiguous() for column in (batches.mask, batches.real, batches.key)]
+                new = (first or later)(w, round, population.inputs[rows], population.labels[rows], *about, *states)
+                states, first = [state[:, : w.shape[0]] for state in new], None
+        if first is not None:  # nobody has data
+            states = [state.expand(len(work.key), *state.shape) for state in states]
         return dict(zip(self.names, states, strict=True))
 
-    def _together(self, dim: int | None, w: Tensor, round: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def _together(self, step: Step, dim: int | None, w: Tensor, round: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         """A step of all clients; `dim` says whether every client has a state of its own."""
         dims = (0,) * 5 + (dim,) * len(self.names)
         with PerClient(self.precision) if w.is_cuda else nullcontext():
-            new: tuple[Tensor, ...] = torch.func.vmap(partial(self._one, w, round), in_dims=dims)(*tensors)
+            new: tuple[Tensor, ...] = torch.func.vmap(partial(self._one, step, w, round), in_dims=dims)(*tensors)
         gap = -w.shape[0] % _ALIGNED if w.is_cuda else 0
         if not gap:
             return new
         zeros = torch.zeros(len(new[0]), gap, dtype=w.dtype, device=w.device)
         return tuple(torch.cat([state, zeros], 1) for state in new)
 
-    def _one(self, w: Tensor, round: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def _one(self, step: Step, w: Tensor, round: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         """A step of one client, with tensors instead of structures."""
         state = dict(zip(self.names, tensors[5:], strict=True))
-        new = self._plain(w, round, state, Batch(*tensors[:5]))
+        new = step(w, round, state, Batch(*tensors[:5]))
         return tuple(new[name] for name in self.names)
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cloister.batches import Shape, rounded_up, shape_of
+from cloister.batches import Shape, rounded_up
 from cloister.engine.compiled import compiled_parts
 from cloister.engine.parts import Parts, places_for, same_parts, sum_of_chunk
-from cloister.round import Federation, Moment, Sum, Turn
+from cloister.round import Federation, Moment, Sum, Turn, ragged, shapes_of
 
-Key = tuple[int, Shape]
+Key = tuple[int, tuple[Shape, ...]]
 
 
 @dataclass
@@ -49,14 +49,14 @@ class Graphed:
         return total, rejected
 
     def _graph_for(self, fed: Federation, turn: Turn, clients: Tensor) -> _Graph:
-        shape = shape_of(fed.population.counts[clients], fed.method.local.batching, rounded_up)
+        shapes = shapes_of(fed, clients, rounded_up)
         places = places_for(fed, len(clients), self.chunk)
-        key = (places, shape)
+        key = (places, shapes)
         if key not in self._graphs:
             pool = next(iter(self._graphs.values())).graph.pool() if self._graphs else None
-            if shape.ragged not in self._parts:
-                self._parts[shape.ragged] = (compiled_parts if self.compiled else Parts.of)(fed, shape.ragged)
-            self._graphs[key] = _Graph(fed, turn, clients, places, shape, pool, self._parts[shape.ragged])
+            if ragged(shapes) not in self._parts:
+                self._parts[ragged(shapes)] = (compiled_parts if self.compiled else Parts.of)(fed, ragged(shapes))
+            self._graphs[key] = _Graph(fed, turn, clients, places, shapes, pool, self._parts[ragged(shapes)])
         return self._graphs[key]
 
 
@@ -69,12 +69,13 @@ class _Graph:
         turn: Turn,
         clients: Tensor,
         places: int,
-        shape: Shape,
+        shapes: tuple[Shape, ...],
         pool: Any,
         parts: Parts,
     ) -> None:
         self.places = places
         self.w = torch.empty_like(turn.w)
+        self.said = {name: torch.empty_like(tensor) for name, tensor in turn.said.items()}
         self.numbers = torch.zeros(3 + places, dtype=torch.int64, device=turn.w.device)
         shares = turn.shares(fed, clients[:1])
         self.shares = shares.new_zeros(places, shares.shape[1])
@@ -85,7 +86,7 @@ class _Graph:
             coded = self.numbers[3:]  # a place that is only filled holds ~client
             counted = coded >= 0
             who = torch.where(counted, coded, ~coded)
-            return sum_of_chunk(fed, self.w, moment, shape, who, self.shares, counted, parts)
+            return sum_of_chunk(fed, self.w, self.said, moment, shapes, who, self.shares, counted, parts)
 
         with torch.cuda.device(turn.w.device):
             aside = torch.cuda.Stream()
@@ -105,6 +106,8 @@ class _Graph:
 
     def _feed(self, fed: Federation, turn: Turn, clients: Tensor) -> None:
         self.w.copy_(turn.w)
+        for name, tensor in turn.said.items():
+            self.said[name].copy_(tensor)
         filler = ~clients[-1:].expand(self.places - len(clients))
         numbers = torch.cat([torch.tensor([turn.round, *turn.keys(fed)]), clients, filler]).pin_memory()
         self.numbers.copy_(numbers, non_blocking=True)

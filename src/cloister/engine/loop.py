@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from cloister.batches import shape_of
 from cloister.joints import Function
-from cloister.round import Federation, Sum, Turn, Work, client_round, one_step, work_of
+from cloister.round import Batches, Federation, Sum, Turn, Work, client_round, shapes_of, steps_of, work_of
 
 Message = tuple[Tensor, Tensor]
 
@@ -33,16 +32,16 @@ class Loop:
     def total(self, fed: Federation, turn: Turn) -> Sum:
         moment = turn.moment(fed)
 
-        step = partial(one_step, fed, _autograd, False)
+        steps = steps_of(fed, _autograd, False)
 
         def one(work: Work) -> Message:
-            return client_round(fed, turn.w, moment.number, _trimmed(work), step)
+            return client_round(fed, turn.w, turn.said, moment.number, work, steps)
 
         total, finite = None, torch.zeros((), dtype=torch.int64, device=turn.w.device)
         for clients in torch.split(turn.clients, self.chunk):
-            shape = shape_of(fed.population.counts[clients], fed.method.local.batching)
-            stacked = work_of(fed, shape, moment, clients.to(turn.w.device), turn.shares(fed, clients))
-            works = [Work(*one) for one in zip(*stacked, strict=True)]
+            shares = turn.shares(fed, clients)
+            stacked = work_of(fed, shapes_of(fed, clients), moment, clients.to(turn.w.device), shares)
+            works = [_of_one(stacked, place) for place in range(len(clients))]
             for start in range(0, len(works), self.workers):
                 for message, is_finite in _each(one, works[start : start + self.workers], self.workers):
                     total = message if total is None else total + message
@@ -60,16 +59,14 @@ def _pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, "client", initializer=torch.set_num_threads, initargs=(1,))
 
 
-def _trimmed(work: Work) -> Work:
-    """One client's work without the padding that made it as large as the others'."""
-    steps, width = int(work.mask.any(1).sum()), int(work.mask.any(0).sum())
-    return Work(
-        work.samples[:steps, :width],
-        work.mask[:steps, :width],
-        work.real[:steps],
-        work.key[:steps],
-        work.share,
-    )
+def _of_one(work: Work, place: int) -> Work:
+    """One client's work, without the padding that made it as large as the others'."""
+    phases = []
+    for batches in work.phases:
+        samples, mask, real, key = (column[place] for column in batches)
+        steps, width = int(mask.any(1).sum()), int(mask.any(0).sum())
+        phases.append(Batches(samples[:steps, :width], mask[:steps, :width], real[:steps], key[:steps]))
+    return Work(tuple(phases), work.key[place], work.share[place])
 
 
 def _autograd(function: Function) -> Function:

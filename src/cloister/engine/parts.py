@@ -13,14 +13,18 @@ from torch import Tensor
 from cloister.batches import Population, Shape, rounded_up
 from cloister.engine.convolutions import PerClient
 from cloister.joints import State
-from cloister.round import Federation, Moment, Sum, Work, message_of, one_step, trained, work_of
+from cloister.round import Federation, Moment, Sum, Work, message_of, steps_of, trained, work_of
 
 
 def same_parts(one: Federation | None, other: Federation) -> bool:
     """Whether the parts of one federation serve another: the same model, method and precision on whatever data."""
     if one is None:
         return False
-    return (one.problem, one.method, one.precision) == (other.problem, other.method, other.precision)
+    return _parts_of(one) == _parts_of(other)
+
+
+def _parts_of(fed: Federation) -> tuple[object, ...]:
+    return fed.problem, fed.method, fed.precision, id(fed.public)
 
 
 def places_for(fed: Federation, clients: int, chunk: int) -> int:
@@ -35,52 +39,61 @@ class Parts:
     """The two functions that a chunk is made of; an engine may have compiled them.
 
     `train(population, w, round, work)` is what k clients have trained, a state of [k, ...], and
-    `finish(w, has_data, counted, shares, states)` the sum of their messages. Neither keeps data: they serve any
+    `finish(w, said, has_data, counted, work, states)` the sum of their messages. Neither keeps data: they serve any
     population.
     """
 
     train: Callable[[Population, Tensor, Tensor, Work], State]
-    finish: Callable[[Tensor, Tensor, Tensor, Tensor, State], Sum]
+    finish: Callable[[Tensor, State, Tensor, Tensor, Work, State], Sum]
 
     @classmethod
     def of(cls, fed: Federation, ragged: bool) -> Parts:
         """As they are, under `vmap`."""
-        step = partial(one_step, fed, torch.func.grad, ragged)
+        steps = steps_of(fed, torch.func.grad, ragged)
 
         def train(population: Population, w: Tensor, round: Tensor, work: Work) -> State:
             here = replace(fed, population=population)
             with PerClient(fed.precision) if w.is_cuda else nullcontext():
-                return torch.func.vmap(lambda one: trained(here, w, round, one, step))(work)
+                return torch.func.vmap(lambda one: trained(here, w, round, one, steps))(work)
 
-        return cls(train, partial(sum_of_messages, fed))
+        def finish(w: Tensor, said: State, has_data: Tensor, counted: Tensor, work: Work, states: State) -> Sum:
+            return sum_of_messages(fed, w, said, has_data, counted, work.key, work.share, states)
+
+        return cls(train, finish)
 
 
 def sum_of_chunk(
     fed: Federation,
     w: Tensor,
+    said: State,
     moment: Moment,
-    shape: Shape,
+    shapes: tuple[Shape, ...],
     clients: Tensor,
     shares: Tensor,
-    counted: Tensor | None = None,
-    parts: Parts | None = None,
+    counted: Tensor,
+    parts: Parts,
 ) -> Sum:
     """The sum over some clients, computed at once; where `counted` [k] is False, a client only fills a place.
 
     Nothing in here waits for the device or depends on the numbers in a tensor, so it can be captured.
     """
-    parts = parts or Parts.of(fed, shape.ragged)
-    work = work_of(fed, shape, moment, clients, shares)
+    work = work_of(fed, shapes, moment, clients, shares)
     states = parts.train(fed.population, w, moment.number, work)
-    has_data = work.mask.flatten(1).any(1)
-    counted = torch.ones_like(has_data) if counted is None else counted
-    return parts.finish(w, has_data, counted, shares, states)
+    return parts.finish(w, said, work.phases[0].mask.flatten(1).any(1), counted, work, states)
 
 
 def sum_of_messages(
-    fed: Federation, w: Tensor, has_data: Tensor, counted: Tensor, shares: Tensor, states: State
+    fed: Federation,
+    w: Tensor,
+    said: State,
+    has_data: Tensor,
+    counted: Tensor,
+    keys: Tensor,
+    shares: Tensor,
+    states: State,
 ) -> Sum:
     """From what k clients have trained to the sum of the messages that count."""
-    messages, finite = torch.func.vmap(partial(message_of, fed, w))(states, has_data, shares)
+    with PerClient(fed.precision) if w.is_cuda else nullcontext():
+        messages, finite = torch.func.vmap(partial(message_of, fed, w, said))(states, has_data, keys, shares)
     messages = torch.where(counted[:, None], messages, torch.zeros_like(messages))
     return messages.sum(0), (counted & ~finite).sum()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -83,15 +83,16 @@ class Sharded:
 
     def total(self, fed: Federation, turn: Turn) -> Sum:
         with _lost():
-            _send([turn.round, len(turn.clients), turn.cohort_size])
+            _send([turn.round, len(turn.clients)])
             dist.broadcast(turn.clients, 0)
             dist.broadcast(turn.w, 0)
+            dist.broadcast_object_list([{name: tensor.cpu() for name, tensor in turn.said.items()}])
             return _sum_over_ranks(self, fed, turn)
 
     def dismiss(self) -> None:
         """Tell the other ranks that no round follows."""
         with _lost():
-            _send([_STOP, 0, 0])
+            _send([_STOP, 0])
 
 
 def assist(engine: Engine, ranks: Ranks, fed: Federation, like: Tensor) -> None:
@@ -99,23 +100,27 @@ def assist(engine: Engine, ranks: Ranks, fed: Federation, like: Tensor) -> None:
     sharded, w = Sharded(engine, ranks), torch.empty_like(like)
     while True:
         with _lost():
-            round, clients, cohort = _receive()
+            round, clients = _receive()
             if round == _STOP:
                 return
             who = torch.empty(clients, dtype=torch.int64)
             dist.broadcast(who, 0)
             dist.broadcast(w, 0)
-            _sum_over_ranks(sharded, fed, Turn(round, w, who, cohort))
+            heard: list[Any] = [None]
+            dist.broadcast_object_list(heard)
+            said = {name: tensor.to(w.device) for name, tensor in heard[0].items()}
+            _sum_over_ranks(sharded, fed, Turn.of(fed, round, w, who, said))
 
 
 def _sum_over_ranks(sharded: Sharded, fed: Federation, turn: Turn) -> Sum:
     mine = turn.clients[sharded.ranks.rank :: sharded.ranks.size]  # sorted by size, so that shares are alike
     if len(mine):
-        part = Turn(turn.round, turn.w, mine, turn.cohort_size)
+        part = replace(turn, clients=mine)
         with multiplying(fed.precision, turn.w.device):
             total, rejected = sharded.inner.total(fed, part)
     else:
-        total, rejected = torch.zeros_like(turn.w), torch.zeros((), dtype=torch.int64, device=turn.w.device)
+        total = fed.blank(turn.w, turn.said).clone()
+        rejected = torch.zeros((), dtype=torch.int64, device=turn.w.device)
     dist.all_reduce(total)
     dist.all_reduce(rejected)
     return total, rejected
@@ -126,7 +131,7 @@ def _send(header: list[int]) -> None:
 
 
 def _receive() -> list[int]:
-    header = torch.zeros(3, dtype=torch.int64)
+    header = torch.zeros(2, dtype=torch.int64)
     dist.broadcast(header, 0)
     numbers: list[int] = header.tolist()
     return numbers

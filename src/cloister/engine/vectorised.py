@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from cloister.batches import shape_of
 from cloister.engine.compiled import compiled_parts, traced
 from cloister.engine.parts import Parts, places_for, same_parts, sum_of_chunk
-from cloister.round import Federation, Sum, Turn
+from cloister.round import Federation, Sum, Turn, ragged, shapes_of
 
 PATIENCE = 12
 """How often a step is computed before it is traced, which takes some tenths of a second."""
@@ -31,11 +30,12 @@ class Vectorised:
         moment = turn.moment(fed)
         total, rejected = None, torch.zeros((), dtype=torch.int64, device=turn.w.device)
         for clients in torch.split(turn.clients, self.chunk):
-            shape = shape_of(fed.population.counts[clients], fed.method.local.batching)
-            if shape.ragged not in self._parts:
-                self._parts[shape.ragged] = compiled_parts(fed, shape.ragged, traced, PATIENCE)
+            shapes = shapes_of(fed, clients)
+            if ragged(shapes) not in self._parts:
+                self._parts[ragged(shapes)] = compiled_parts(fed, ragged(shapes), traced, PATIENCE)
             there, counted, shares = self._laid_out(fed, turn, clients)
-            part, bad = sum_of_chunk(fed, turn.w, moment, shape, there, shares, counted, self._parts[shape.ragged])
+            parts = self._parts[ragged(shapes)]
+            part, bad = sum_of_chunk(fed, turn.w, turn.said, moment, shapes, there, shares, counted, parts)
             total = part if total is None else total + part
             rejected += bad
         assert total is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -22,9 +23,10 @@ from cloister.joints import Batching, Cohort, Mechanism, Method, describe
 from cloister.precision import expect_precision
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.calibrate import calibrate
+from cloister.privacy.events import Event
 from cloister.privacy.ledger import Budget
 from cloister.problem import problem_of
-from cloister.round import Federation, cohort_total
+from cloister.round import Federation, cohort_total, event_of, fitted
 from cloister.streams import Streams
 
 DRAWS = 2
@@ -81,20 +83,30 @@ def prepare(
     population = task.population.to(place, kind)
     few = slice(0, 2)
     problem = problem_of(module, task.loss, population.inputs[few], population.labels[few], task.classes, task.view)
-    calibrated, budget = _with_noise(method, cohort, task.clients, rounds, epsilon, delta, known)
-    fed = Federation(calibrated, cohort, problem, population, streams, precision)
-    price = epsilon_of(fed.event, 1, delta or 0.5)  # refuses what has no price
-    if budget is not None and price > budget.epsilon:
+    public = None if task.public is None else _placed(task.public, place, kind)
+    complete = partial(fitted, cohort=cohort, layout=problem.layout, clients=task.clients, public=public)
+    price = partial(event_of, cohort=cohort, layout=problem.layout, clients=task.clients)
+    releases = cohort.releases(rounds, task.clients)
+    calibrated, budget = _with_noise(
+        method, lambda known: price(complete(known)), task.clients, releases, epsilon, delta, known
+    )
+    fed = Federation(calibrated, cohort, problem, population, streams, precision, public)
+    method = fed.method
+    first = epsilon_of(fed.event, 1, delta or 0.5)  # refuses what has no price
+    if budget is not None and first > budget.epsilon:
         raise CloisterError(
             f"Expected a budget that pays for one round at least, found epsilon {budget.epsilon:g} with noise "
-            f"multiplier {calibrated.mechanism.noise_multiplier:g}: leave the multiplier out to calibrate it."
+            f"multiplier {method.mechanism.noise_multiplier:g}: leave the multiplier out to calibrate it."
         )
     w = problem.layout.flatten(dict(module.named_parameters()))
     description = {
         "method": {
             "name": method.name,
             "unit": method.unit,
-            **{j: describe(getattr(calibrated, j)) for j in ("local", "transform", "mechanism", "server")},
+            "released": method.released,
+            "notes": list(method.notes),
+            "claim": _claim(fed) if method.claims else None,
+            **{j: describe(getattr(method, j)) for j in ("local", "transform", "mechanism", "server")},
         },
         "cohort": {**describe(cohort), "executed": cohort.executed},
         "task": {
@@ -102,6 +114,7 @@ def prepare(
             "clients": task.clients,
             "view": {"name": task.view.name, **task.view.settings},
             "copies": task.copies,
+            "public": 0 if task.public is None else len(task.public[1]),
         },
         "model": {
             "parameters": problem.layout.size,
@@ -113,7 +126,8 @@ def prepare(
         "budget": None if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta},
         "bound_l2": fed.bound.l2,
         "denominator": fed.denominator,
-        "trust": calibrated.mechanism.trust,
+        "trust": method.mechanism.trust,
+        "upload_bytes": _upload(fed, w),
         "seed": seed,
         "randomness": randomness,
         "dtype": dtype,
@@ -130,11 +144,29 @@ def prepare(
     return Ready(fed, module, w, score, budget, delta, description, task.fingerprint())
 
 
+def _placed(samples: tuple[Tensor, Tensor], place: torch.device, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    inputs, labels = samples
+    return inputs.to(place, kind if inputs.is_floating_point() else None), labels.to(place)
+
+
+def _claim(fed: Federation) -> dict[str, float]:
+    """What the paper would claim: the noise as a multiple of what it takes for the bound, over Poisson cohorts."""
+    noise = fed.method.mechanism.noise_multiplier or 0.0
+    return {"noise_multiplier": noise, "rate": min(1.0, fed.denominator / fed.population.clients)}
+
+
+def _upload(fed: Federation, w: Tensor) -> int:
+    """Bytes that a client sends in a round."""
+    said = fed.method.transform.announce(fed.streams, 1, fed.here(w, {}), fed.method.init(w))
+    message = fed.blank(w, said)
+    return -(-message.numel() * (fed.method.transform.bits or 8 * message.element_size()) // 8)
+
+
 def _with_noise(
     method: Method,
-    cohort: Cohort,
+    price: Callable[[Method], Event],
     clients: int,
-    rounds: int,
+    releases: int,
     epsilon: float | None,
     delta: float | None,
     known: Mapping[str, Any] | None,
@@ -162,7 +194,11 @@ def _with_noise(
                 "the run shall be."
             )
         else:
-            multiplier = calibrate(lambda z: cohort.event(z, clients), rounds, budget.epsilon, budget.delta)
+
+            def event(noise: float) -> Event:
+                return price(replace(method, mechanism=replace(mechanism, noise_multiplier=noise)))
+
+            multiplier = calibrate(event, releases, budget.epsilon, budget.delta)
         mechanism = replace(mechanism, noise_multiplier=multiplier)
     if delta is None:
         raise CloisterError(
@@ -185,13 +221,19 @@ def _behaviour(fed: Federation, w: Tensor) -> list[float]:
     ones = torch.tensor([8], device=w.device)
     made_up = Population(inputs, real.labels[:1].repeat(8, *[1] * (real.labels.dim() - 1)) * 0, ones * 0, ones)
     somewhere = 0.1 * torch.randn(w.shape, generator=random).to(w)
-    brief = replace(fed.method.local, batching=Batching(batch=4, steps=3))
+    local = fed.method.local
+    few = replace(local.phases[0], batching=Batching(batch=4, steps=3))
+    brief = replace(local, phases=(few, *(replace(p, batching=_small(p.batching)) for p in local.phases[1:])))
     small_fed = replace(
         fed, method=replace(fed.method, local=brief), population=made_up, cohort=everyone(), streams=Streams(0)
     )
     message, _ = cohort_total(small_fed, Loop(), 1, somewhere, torch.tensor([0]))
     pieces = [piece.double().norm().item() for piece in torch.tensor_split(message, 8)]
     return [float(f"{piece:.3g}") for piece in pieces]
+
+
+def _small(batching: Batching) -> Batching:
+    return replace(batching, batch=4)
 
 
 def _module(model: nn.Module | Callable[[], nn.Module], streams: Streams) -> nn.Module:

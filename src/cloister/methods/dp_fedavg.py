@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from cloister import local, mechanisms, servers, transforms
+from cloister import local, mechanisms, servers
 from cloister.joints import Method, ServerOptimiser
+from cloister.methods.cards import EACH_TENSOR, NOISY_SUM, Mode, card, clipping
 
 
+@card("McMahan et al., ICLR 2018", NOISY_SUM, published=EACH_TENSOR)
 def dp_fedavg(
     clip: float,
     lr: float = 0.1,
@@ -24,6 +26,7 @@ def dp_fedavg(
     lr_decay: float = 1.0,
     noise_multiplier: float | None = None,
     noise: Literal["central", "distributed"] = "central",
+    mode: Mode = "honest",
     server: ServerOptimiser | None = None,
 ) -> Method:
     """FedAvg whose updates are clipped as a whole and whose sum is released with Gaussian noise.
@@ -34,7 +37,8 @@ def dp_fedavg(
     return Method(
         name="dp_fedavg",
         local=local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay),
-        transform=transforms.clip_l2(clip),
+        transform=clipping(clip, mode),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or servers.sgd(),
+        claims=mode == "as_published",
     )

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from cloister import local, mechanisms, servers, transforms
 from cloister.joints import Method, ServerOptimiser
+from cloister.methods.cards import card
 
 
+@card("McMahan et al., AISTATS 2017", "nothing: it is the yardstick", "everybody", unit="nobody")
 def fedavg(
     lr: float = 0.1,
     batch: int = 10,

@@ -9,6 +9,7 @@ Guarantee: every epsilon returned here is an upper bound on the privacy loss of 
 | everyone         | add/remove one | Gaussian, sensitivity C                        | the same                        |
 | Poisson          | add/remove one | Poisson-subsampled Gaussian, both directions   | the same                        |
 | fixed size       | replace one    | strict profile, sensitivity 2C (below)         | Wang, Balle & Kasiviswanathan   |
+| modular sum      | add/remove one | left to RDP                                    | `discrete.py`                   |
 | anything else    | -              | refused                                        | refused                         |
 """
 
@@ -26,8 +27,11 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from cloister.errors import CannotPrice, expect_delta
+from cloister.privacy import discrete
 from cloister.privacy.composition import Composition, Step, rounding, steps_of
 from cloister.privacy.events import (
+    Covered,
+    DiscreteGaussianSum,
     Event,
     FixedSizeGaussian,
     Gaussian,
@@ -69,6 +73,8 @@ class PrivacyLoss:
         """Compose `count` more releases of the event; refuses what has no price."""
         if isinstance(event, Unpriced):
             raise CannotPrice(f"Expected a cohort and a mechanism with a known price: {event.reason}.")
+        if isinstance(event, Covered):
+            return
         if event not in self._counts:
             common_relation([*self._counts, event])
         self._counts[event] += count
@@ -101,7 +107,9 @@ class PrivacyLoss:
         does not rest on ours alone.
         """
         ours = self.epsilon(delta)
-        if not self._counts or math.isinf(ours) or delta < _LEAST_DELTA or _grid_points(self._counts) > _MOST_POINTS:
+        if not self._counts or math.isinf(ours) or delta < _LEAST_DELTA or not self._has_pld:
+            return ours
+        if _grid_points(self._counts) > _MOST_POINTS:
             return ours
         interval, total = min(map(_interval, self._counts)), None
         for event, count in self._counts.items():
@@ -110,8 +118,14 @@ class PrivacyLoss:
         assert total is not None
         return max(ours, float(total.get_epsilon_for_delta(delta)))
 
+    @property
+    def _has_pld(self) -> bool:
+        return not any(isinstance(event, DiscreteGaussianSum) for event in self._counts)
+
     def _pld_epsilon(self, delta: float) -> float | None:
         """None where RDP has to answer: delta is so small that rounding counts, or losses so large or so many."""
+        if not self._has_pld:
+            return None
         precise = delta >= max(_LEAST_DELTA, 4 * rounding(self._counts.total()))
         if not precise or max(map(_largest_loss, self._counts)) > _MOST_LOSS or not self._compose():
             return None
@@ -160,7 +174,7 @@ def epsilon(event: Event, count: int, delta: float, accountant: Accountant = "pl
 
 
 def _unbounded(event: Event) -> bool:
-    return isinstance(event, NonPrivate) or (not isinstance(event, Unpriced) and event.noise_multiplier == 0)
+    return isinstance(event, NonPrivate) or (not isinstance(event, (Covered, Unpriced)) and event.noise_multiplier == 0)
 
 
 def _typical_loss(event: Event) -> float:
@@ -175,7 +189,7 @@ def _typical_loss(event: Event) -> float:
 
 def _largest_loss(event: Event) -> float:
     """Where one step's privacy loss is cut off, whatever the sampling."""
-    assert not isinstance(event, (NonPrivate, Unpriced))
+    assert isinstance(event, (Gaussian, PoissonGaussian, FixedSizeGaussian))
     shift = (2 if isinstance(event, FixedSizeGaussian) else 1) / event.noise_multiplier
     return shift * shift / 2 + _TAIL_DEVIATIONS * shift
 
@@ -273,6 +287,9 @@ def _rdp_epsilon(counts: Counter[Event], delta: float) -> float:
 @lru_cache(maxsize=4096)
 def _rdp(event: Event) -> Any:
     """One release's Renyi divergences at `RDP_ORDERS`; those of several releases add up."""
+    if isinstance(event, DiscreteGaussianSum):
+        return discrete.rdp(event, RDP_ORDERS)
+
     import dp_accounting as dp
     from dp_accounting.rdp import RdpAccountant
 

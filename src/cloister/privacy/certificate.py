@@ -15,8 +15,10 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from cloister.privacy.accounting import PrivacyLoss
+from cloister.privacy.accounting import PrivacyLoss, epsilon
 from cloister.privacy.events import (
+    Covered,
+    DiscreteGaussianSum,
     Event,
     FixedSizeGaussian,
     Gaussian,
@@ -61,6 +63,8 @@ class Certificate:
     releases_charged: int
     budget: dict[str, float] | None
     prices: list[Price]
+    claimed: dict[str, float] | None
+    """What the paper that is replicated would claim, where one is."""
     not_covered: list[str]
     configuration_sha256: str
     ledger_seal: str
@@ -95,7 +99,7 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
         unit=unit,
         relation=_NEIGHBOURS[common_relation(events)].format(unit=unit),
         private=private,
-        released=_released(private, bool(events)),
+        released=_released(description["method"]["released"], private, bool(events)),
         trusted=description["trust"],
         randomness=description["randomness"],
         sampling_executed=description["cohort"]["executed"],
@@ -106,9 +110,10 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
         denominator=description["denominator"],
         rounds_planned=description["rounds"],
         rounds_charged=len({entry.round for entry in ledger.entries}),
-        releases_charged=len(events),
+        releases_charged=sum(not isinstance(event, Covered) for event in events),
         budget=asdict(ledger.budgets[unit]) if unit in ledger.budgets else None,
         prices=[Price(d, _finite(loss.certified(d)), _finite(loss.epsilon(d, "rdp"))) for d in deltas],
+        claimed=_claimed(description, own, len(events)),
         not_covered=_not_covered(description, own, private),
         configuration_sha256=configuration,
         ledger_seal=ledger.seal,
@@ -121,11 +126,20 @@ def deltas_beside(own: float) -> list[float]:
     return [own] if own == STRICT_DELTA else [own, STRICT_DELTA]
 
 
-def _released(private: bool, anything: bool) -> str:
+def _claimed(description: Mapping[str, Any], delta: float, rounds: int) -> dict[str, float] | None:
+    """The published arithmetic: Poisson cohorts, whatever was executed, by the Renyi accountant."""
+    claim = description["method"]["claim"]
+    if claim is None or not claim["noise_multiplier"]:
+        return None
+    event = PoissonGaussian(claim["noise_multiplier"], claim["rate"])
+    return {"epsilon": epsilon(event, rounds, delta, "rdp"), "delta": delta, **claim}
+
+
+def _released(noisy: str, private: bool, anything: bool) -> str:
     if not anything:
         return "nothing yet"
     if private:
-        return "the noisy sum of the clients' updates in every round, and so every model computed from these sums"
+        return noisy
     return "the exact sum of the clients' updates in every round"
 
 
@@ -146,6 +160,14 @@ def _priced_as(event: Event, count: int) -> str:
         )
     if isinstance(event, Gaussian):
         return f"{times}everyone, noise multiplier {event.noise_multiplier:.6g}, no amplification"
+    if isinstance(event, DiscreteGaussianSum):
+        return (
+            f"{times}{'everyone' if event.rate == 1 else f'Poisson cohorts, rate {event.rate:g}'}, {event.shares} "
+            f"discrete Gaussians of scale {event.scale:.6g} in the modular sum of {event.dimension} coordinates, noise "
+            f"multiplier {event.noise_multiplier:.6g} after rounding"
+        )
+    if isinstance(event, Covered):
+        return f"{times}rounds of a cycle that was paid for when it began"
     return f"{times}{'without noise: no guarantee' if isinstance(event, NonPrivate) else event}"
 
 
@@ -154,6 +176,7 @@ def _not_covered(description: Mapping[str, Any], delta: float, private: bool) ->
         return ["everything: this run has no privacy guarantee"]
     clients = description["task"]["clients"]
     gaps = [
+        *description["method"]["notes"],
         "hyper-parameter search: choosing clip, learning rate, rounds or model by looking at results on these "
         "clients' data is a release that was not charged",
         "metrics: accuracies, losses, cohort sizes and counts of rejected updates are exact; where test samples are "
@@ -209,6 +232,14 @@ def round_up(epsilon: float | None, digits: int = 3) -> str:
     return f"{math.ceil(epsilon * 10**digits - 1e-9) / 10**digits:.{digits}f}"
 
 
+def _claim(claimed: Mapping[str, float]) -> str:
+    return (
+        f"epsilon {claimed['epsilon']:.3f} at {claimed['delta']:g}, for noise multiplier "
+        f"{claimed['noise_multiplier']:g} and Poisson cohorts of rate {claimed['rate']:g}; what was executed "
+        "costs the epsilon above"
+    )
+
+
 def _text(c: Certificate) -> str:
     rows = [
         ("protected unit", f"one {c.unit}"),
@@ -230,6 +261,7 @@ def _text(c: Certificate) -> str:
             )
             for price in c.prices
         ),
+        *((("the paper claims", _claim(c.claimed)),) if c.claimed else ()),
         *(("not covered", gap) for gap in c.not_covered),
         ("configuration", c.configuration_sha256),
         ("ledger", c.ledger_seal),

@@ -11,11 +11,19 @@ that bound; the accountant knows, the event does not change.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from cloister.errors import CannotPrice, CloisterError, expect_count, expect_not_negative, expect_probability
+from cloister.errors import (
+    CannotPrice,
+    CloisterError,
+    expect_count,
+    expect_not_negative,
+    expect_positive,
+    expect_probability,
+)
 
 
 class Relation(StrEnum):
@@ -62,6 +70,40 @@ class FixedSizeGaussian:
 
 
 @dataclass(frozen=True)
+class DiscreteGaussianSum:
+    """A modular sum of integer vectors under `shares` exact discrete Gaussians, each with parameter `scale`.
+
+    Scale and `l2`, the bound on one unit's integer vector (after rounding), are in units of the grid. `dimension`
+    counts every coordinate that is released, those of the padding included. Units join with probability `rate`, one
+    without data still does its part of the noise. With a rate below 1 the number of shares must not depend on who
+    joined: were it larger whenever one more unit takes part, the spread of the noise would tell (`discrete.py`).
+    """
+
+    scale: float
+    shares: int
+    l2: float
+    dimension: int
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        expect_not_negative("scale", self.scale, "give the standard deviation of one share, in units of the grid")
+        expect_count("shares", self.shares, "somebody has to add the noise")
+        expect_positive("l2", self.l2, "give the bound on one client's integer vector, in units of the grid")
+        expect_count("dimension", self.dimension, "give the number of coordinates, padding included")
+        expect_probability("rate", self.rate, "the probability with which a unit joins a round")
+
+    @property
+    def noise_multiplier(self) -> float:
+        """That of the continuous Gaussian which this sum resembles."""
+        return math.sqrt(self.shares) * self.scale / self.l2
+
+
+@dataclass(frozen=True)
+class Covered:
+    """A release to units that another event has paid for: in a cycle, each takes part in one round alone."""
+
+
+@dataclass(frozen=True)
 class NonPrivate:
     """A release without any protection: epsilon is infinite."""
 
@@ -73,12 +115,14 @@ class Unpriced:
     reason: str
 
 
-Event = Gaussian | PoissonGaussian | FixedSizeGaussian | NonPrivate | Unpriced
+Event = Gaussian | PoissonGaussian | FixedSizeGaussian | DiscreteGaussianSum | Covered | NonPrivate | Unpriced
 
 _KINDS: dict[str, type] = {
     "gaussian": Gaussian,
     "poisson_gaussian": PoissonGaussian,
     "fixed_size_gaussian": FixedSizeGaussian,
+    "discrete_gaussian_sum": DiscreteGaussianSum,
+    "covered": Covered,
     "non_private": NonPrivate,
     "unpriced": Unpriced,
 }
@@ -89,7 +133,7 @@ def relation_of(event: Event) -> Relation | None:
     """The relation under which an event is priced, or None where it says nothing about one."""
     if isinstance(event, FixedSizeGaussian):
         return Relation.REPLACE
-    if isinstance(event, (Gaussian, PoissonGaussian)):
+    if isinstance(event, (Gaussian, PoissonGaussian, DiscreteGaussianSum)):
         return Relation.ADD_REMOVE
     return None
 
@@ -107,6 +151,8 @@ def common_relation(events: list[Event]) -> Relation:
 
 def protects(event: Event) -> bool:
     """Whether the event hides anything: noise of a positive scale, drawn in a way that has a price."""
+    if isinstance(event, Covered):
+        return True
     return not isinstance(event, (NonPrivate, Unpriced)) and event.noise_multiplier > 0
 
 

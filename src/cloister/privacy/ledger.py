@@ -155,6 +155,10 @@ class Ledger:
         self._remember(entry)
         self._losses[unit] = after
 
+    def has_paid(self, unit: str, round: int, what: str = "update") -> bool:
+        """Whether a release of that round was charged before."""
+        return (unit, round, what) in self._paid
+
     def settle(self) -> None:
         """Wait until every line is on the disk: nothing that was paid for may leave before.
 

@@ -1,4 +1,4 @@
-"""Mechanisms: noise whose scale follows from the bound on one contribution."""
+"""Independent Gaussian noise."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def gaussian(noise_multiplier: float | None = None, place: Literal["central", "d
     the empty cohort included.
     """
     expect(place in ("central", "distributed"), "place to be central or distributed", place, "choose one of them")
-    return Mechanism("gaussian", place, noise_multiplier, _gaussian_share, _TRUST[place])
+    return Mechanism("gaussian", place, noise_multiplier, gaussian_share, TRUST[place])
 
 
 def none() -> Mechanism:
     """No noise and no privacy."""
-    return Mechanism("none", "nowhere", 0.0, _gaussian_share, "everybody who sees the model or an update")
+    return Mechanism("none", "nowhere", 0.0, gaussian_share, "everybody who sees the model or an update")
 
 
-_TRUST = {
+TRUST = {
     "central": "the server, which sees every update and adds the noise",
     "distributed": "secure aggregation that reveals the sum alone (to nobody else, and no single message), and every "
     "member of a cohort to add its share of the noise and keep it secret; members know the cohort's size and their own "
@@ -42,10 +42,10 @@ _TRUST = {
 }
 
 
-def _gaussian_share(
+def gaussian_share(
     multiplier: float, streams: Streams, like: Tensor, bound: Bound, round: int, client: int, of: int
 ) -> Tensor:
     if multiplier == 0:
         return torch.zeros_like(like)
-    scale = multiplier * bound.l2 / math.sqrt(of)
+    scale = multiplier * bound.unit / math.sqrt(of)
     return streams.protective_normal(like, "noise", round, client) * scale

@@ -1,0 +1,56 @@
+"""DP-FedAvg whose clip follows a quantile of the updates' norms, privately.
+
+Andrew, Thakkar, McMahan & Ramaswamy, "Differentially private learning with adaptive clipping", NeurIPS 2021.
+
+Each client also says whether its update was within the clip; the noisy share of those moves the clip. The bit shares
+the noise's room with the update, (2 s_b)^-2 + z_u^-2 = z^-2: what is priced is z, for both together. By default the
+noise s_b on the count is a twentieth of the cohort, and at least 2 z.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Literal
+
+from cloister import local, mechanisms, servers, transforms
+from cloister.errors import expect
+from cloister.joints import Method, ServerOptimiser, Setting
+from cloister.methods.cards import card
+
+
+@card("Andrew et al., NeurIPS 2021", "the noisy sum and count of every round, at the certificate's epsilon")
+def adaptive_clipping(
+    clip: float = 0.1,
+    quantile: float = 0.5,
+    clip_lr: float = 0.2,
+    count_noise: float | None = None,
+    lr: float = 0.1,
+    batch: int = 10,
+    steps: int | None = None,
+    epochs: int | None = None,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    lr_decay: float = 1.0,
+    noise_multiplier: float | None = None,
+    noise: Literal["central", "distributed"] = "central",
+    server: ServerOptimiser | None = None,
+) -> Method:
+    """DP-FedAvg with a clip that starts from `clip` and follows a quantile of norms. Guarantee: that of DP-FedAvg."""
+
+    def fit(method: Method, setting: Setting) -> Method:
+        z = method.mechanism.noise_multiplier or 0.0
+        on_count = max(setting.expected / 20, 2 * z) if count_noise is None else count_noise
+        expect(on_count > z / 2, f"count_noise above half the noise multiplier ({z / 2:g})", on_count, "raise it")
+        # s_b = z sqrt(1 + weight^2/4) / weight, solved for the weight; without noise any weight serves
+        weight = z / math.sqrt(on_count**2 - z**2 / 4) if z else 1.0
+        return replace(method, transform=transforms.adaptive_clip(clip, quantile, clip_lr, weight))
+
+    return Method(
+        name="adaptive_clipping",
+        local=local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay),
+        transform=transforms.adaptive_clip(clip, quantile, clip_lr, 1.0),
+        mechanism=mechanisms.gaussian(noise_multiplier, noise),
+        server=server or servers.sgd(),
+        fit=fit,
+    )

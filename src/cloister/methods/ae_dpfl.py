@@ -1,0 +1,67 @@
+"""AE-DPFL: clients vote on the labels of public samples, and a student learns from the noisy majority.
+
+Zhu, Yu, Tsai, Pittaluga, Faraki, Chandraker & Wang, "Voting-based approaches for differentially private federated
+learning", 2020, after PATE (Papernot et al., ICLR 2017).
+
+    each client trains a model of its own from the round's; e_i(x) = one-hot of its label for public x
+    V(x) = sum_i e_i(x) + N(0, s^2);  the student is trained on (x, argmax V(x))
+
+One round is the method; the pool is set aside from the training data, and so disjoint from the test set. No sampling
+of clients is needed, and none helps beyond what the cohort's own price says. The data-independent price: a client
+casts one vote a query, so Q queries cost Q Gaussian releases of sensitivity 1, which is one of sensitivity sqrt(Q).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from cloister import local, mechanisms, servers, transforms
+from cloister.errors import CloisterError, expect_count
+from cloister.joints import Method, Setting
+from cloister.methods.cards import card
+
+
+@card("Zhu et al., 2020", "the noisy votes on every public sample, at the certificate's epsilon")
+def ae_dpfl(
+    queries: int | None = None,
+    lr: float = 0.1,
+    batch: int = 10,
+    steps: int | None = None,
+    epochs: int | None = None,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    student_lr: float = 0.1,
+    student_epochs: int = 20,
+    student_batch: int = 32,
+    student_momentum: float = 0.5,
+    noise_multiplier: float | None = None,
+    noise: Literal["central", "distributed"] = "central",
+) -> Method:
+    """Local teachers, noisy votes on public samples (all, or the first `queries`), and a student.
+
+    Guarantee: all noisy votes together are differentially private for a client and all its data, at the epsilon that
+    the run's certificate states. `noise_multiplier` is the noise on a count divided by sqrt(queries).
+    """
+    if queries is not None:
+        expect_count("queries", queries, "the number of public samples that are voted on")
+
+    def fit(method: Method, setting: Setting) -> Method:
+        if setting.public is None or (queries or 1) > len(setting.public[1]):
+            found = "none" if setting.public is None else f"{len(setting.public[1])} samples"
+            raise CloisterError(
+                f"Expected public samples to vote on ({queries or 'some'}), found {found}: set some aside from the "
+                "training data, such as public = 500."
+            )
+        return replace(method, transform=transforms.votes(queries or len(setting.public[1])))
+
+    return Method(
+        name="ae_dpfl",
+        local=local.sgd(lr, batch, steps, epochs, momentum, weight_decay),
+        transform=transforms.votes(queries or 1),
+        mechanism=mechanisms.gaussian(noise_multiplier, noise),
+        server=servers.student(student_lr, student_epochs, student_batch, student_momentum),
+        released="the noisy votes of the clients on public samples, and so every model trained on them",
+        fit=fit,
+        notes=("the public samples: they are protected by nothing, and count as public",),
+    )

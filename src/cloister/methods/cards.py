@@ -1,0 +1,53 @@
+"""What is known of a method: whose it is, whom it protects from whom, and what is proven."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from cloister import transforms
+from cloister.joints import Method, Transform
+
+Mode = Literal["honest", "as_published"]
+"""honest: one clip for the whole update, priced as executed. as_published: what the authors ran, priced as executed,
+with the epsilon that the paper would claim beside it."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A line of `cloister methods`."""
+
+    paper: str
+    unit: str
+    trust: str
+    proven: str
+    published: str = ""
+    """What mode = as_published replicates, where there is one."""
+
+
+CARDS: dict[str, Card] = {}
+"""By the method's name."""
+
+Make = TypeVar("Make", bound=Callable[..., Method])
+
+
+def card(paper: str, proven: str, trust: str = "", published: str = "", unit: str = "client") -> Callable[[Make], Make]:
+    """Say what is known of the method that a function makes."""
+
+    def keep(function: Make) -> Make:
+        CARDS[function.__name__] = Card(paper, unit, trust or SERVER_OR_SECURE_SUM, proven, published)
+        return function
+
+    return keep
+
+
+SERVER_OR_SECURE_SUM = "the server, or secure aggregation with distributed noise"
+NOISY_SUM = "the noisy sum of every round, at the certificate's epsilon"
+ONLY_THE_CLAIM = "the same computation, with the paper's claim (Poisson cohorts, Renyi accountant) beside its price"
+EACH_TENSOR = "each tensor clipped by itself, taken for a clip of the whole"
+
+
+def clipping(clip: float, mode: Mode) -> Transform:
+    """The clip of the whole update, or the published one of each tensor."""
+    return transforms.clip_l2(clip) if mode == "honest" else transforms.clip_each_tensor(clip)

@@ -1,0 +1,80 @@
+"""DDGauss: whole numbers, modular sums and discrete noise, for secure aggregation.
+
+Kairouz, Liu & Steinke, "The distributed discrete Gaussian mechanism for federated learning with secure aggregation",
+ICML 2021.
+
+    clip -> random signs and Walsh-Hadamard -> a grid -> conditional rounding -> discrete Gaussian shares -> sum mod 2^b
+
+The grid is as fine as `bits` allow for the sum to wrap around seldom; what rounding adds to a client's norm, and what a
+sum of discrete Gaussians differs from one, are in the price (`privacy/discrete.py`, with the proof).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Literal
+
+from cloister import local, mechanisms, servers, transforms
+from cloister.errors import expect
+from cloister.joints import Method, ServerOptimiser, Setting, Transform
+from cloister.methods.cards import card
+from cloister.privacy.discrete import grid
+from cloister.walsh import padded
+
+
+@card("Kairouz, Liu & Steinke, ICML 2021", "the noisy modular sum of every round, at the certificate's epsilon")
+def ddgauss(
+    clip: float,
+    bits: int = 16,
+    deviations: float = 4.0,
+    beta: float = math.exp(-0.5),
+    lr: float = 0.1,
+    batch: int = 10,
+    steps: int | None = None,
+    epochs: int | None = None,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    lr_decay: float = 1.0,
+    noise_multiplier: float | None = None,
+    noise: Literal["central", "distributed"] = "distributed",
+    server: ServerOptimiser | None = None,
+) -> Method:
+    """DP-FedAvg with distributed discrete noise. `noise_multiplier` is that of the whole noise, before rounding.
+
+    Guarantee: the modular sum of every round is differentially private for a client and all its data, at the epsilon
+    that the run's certificate states, as long as nobody sees single messages.
+    """
+    expect(1 < bits <= 32, "2 <= bits <= 32", bits, "16 is usual")
+
+    def fit(method: Method, setting: Setting) -> Method:
+        size, shares = padded(setting.layout.size), math.ceil(setting.expected)
+        z = method.mechanism.noise_multiplier
+        if not z:  # without noise the grid is that of a little of it
+            found = grid(1e-3, clip, shares, size, bits, deviations, beta)
+            silent = mechanisms.gaussian(0.0)
+            return replace(method, transform=_transform(clip, found.scale, found.l2, bits), mechanism=silent)
+        found = grid(z, clip, shares, size, bits, deviations, beta)
+        wraps = (
+            f"modular sums: a coordinate of a round's sum wraps around with probability at most {found.overflow:.2g}, "
+            "where rotated sums are sub-Gaussian; that spoils the model, never privacy"
+        )
+        return replace(
+            method,
+            transform=_transform(clip, found.scale, found.l2, bits),
+            mechanism=mechanisms.discrete_gaussian(z, found.sigma, shares, found.l2, size, noise),
+            notes=(wraps,),
+        )
+
+    return Method(
+        name="ddgauss",
+        local=local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay),
+        transform=transforms.clip_l2(clip),
+        mechanism=mechanisms.gaussian(noise_multiplier, noise),
+        server=server or servers.sgd(),
+        fit=fit,
+    )
+
+
+def _transform(clip: float, scale: float, l2: float, bits: int) -> Transform:
+    return transforms.chain(transforms.clip_l2(clip), transforms.on_a_grid(scale, l2, bits))

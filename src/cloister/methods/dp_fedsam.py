@@ -1,0 +1,118 @@
+"""DP-FedSAM: clients look for flat minima, whose updates are smaller and survive clipping and noise better.
+
+Shi, Liu, Wei, Shen, Wang & Tao, "Make landscape flatter in differentially private federated learning", CVPR 2023,
+and the journal version with DP-FedSAM-top_k.
+
+A step goes down the gradient at w + e, where e = rho g/||g|| leads uphill (SAM); the authors' code runs the adaptive
+form, which is the default here, with momentum 0.5, weight decay 5e-4 and a learning rate that falls by 0.998 a round.
+
+top_k keeps a fraction of the coordinates, in one of three places:
+    A  of each client's update before the clip, with noise on all coordinates (the default)
+    B  of the noisy sum, by the server
+    C  of each client's noisy update, as printed. The server's sum is then no function of the noisy sum that the
+       paper's proof speaks of: nothing is proven of it, and only what protects a single message is certified.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from cloister import gradients, local, mechanisms, servers, transforms
+from cloister.errors import expect
+from cloister.joints import LocalRule, Method, ServerOptimiser
+from cloister.methods.cards import EACH_TENSOR, NOISY_SUM, Mode, card, clipping
+from cloister.sparsity import Ties
+
+
+@card("Shi et al., CVPR 2023", NOISY_SUM, published=EACH_TENSOR)
+def dp_fedsam(
+    clip: float = 0.2,
+    rho: float = 0.5,
+    sam: Literal["plain", "adaptive"] = "adaptive",
+    lr: float = 0.1,
+    batch: int = 32,
+    steps: int | None = None,
+    epochs: int | None = None,
+    momentum: float = 0.5,
+    weight_decay: float = 5e-4,
+    lr_decay: float = 0.998,
+    noise_multiplier: float | None = None,
+    noise: Literal["central", "distributed"] = "central",
+    mode: Mode = "honest",
+    server: ServerOptimiser | None = None,
+) -> Method:
+    """DP-FedAvg with sharpness-aware local steps. Guarantee: that of DP-FedAvg."""
+    return Method(
+        name="dp_fedsam",
+        local=_rule(rho, sam, lr, batch, steps, epochs, momentum, weight_decay, lr_decay),
+        transform=clipping(clip, mode),
+        mechanism=mechanisms.gaussian(noise_multiplier, noise),
+        server=server or servers.sgd(),
+        claims=mode == "as_published",
+    )
+
+
+@card("Shi et al., CVPR 2023", f"{NOISY_SUM}; in variant C single messages alone", published=EACH_TENSOR)
+def dp_fedsam_top_k(
+    clip: float = 0.2,
+    rho: float = 0.5,
+    sam: Literal["plain", "adaptive"] = "adaptive",
+    keep: float = 0.4,
+    variant: Literal["A", "B", "C"] = "A",
+    ties: Ties = "keep",
+    lr: float = 0.1,
+    batch: int = 32,
+    steps: int | None = None,
+    epochs: int | None = None,
+    momentum: float = 0.5,
+    weight_decay: float = 5e-4,
+    lr_decay: float = 0.998,
+    noise_multiplier: float | None = None,
+    noise: Literal["central", "distributed"] = "central",
+    mode: Mode = "honest",
+    server: ServerOptimiser | None = None,
+) -> Method:
+    """DP-FedSAM that keeps the largest coordinates of every layer. Guarantee: that of DP-FedAvg (variants A and B)."""
+    expect(variant in ("A", "B", "C"), "variant to be A, B or C", variant, "A is the default")
+    rule = _rule(rho, sam, lr, batch, steps, epochs, momentum, weight_decay, lr_decay)
+    clipped = clipping(clip, mode)
+    place = {
+        "A": (local.keep_largest(rule, keep, ties), clipped),
+        "B": (rule, transforms.chain(clipped, transforms.top_k_of_sum(keep, ties))),
+        "C": (rule, transforms.chain(clipped, transforms.top_k_after_noise(keep, ties))),
+    }
+    as_printed = variant == "C"
+    return Method(
+        name="dp_fedsam_top_k",
+        local=place[variant][0],
+        transform=place[variant][1],
+        mechanism=mechanisms.gaussian(noise_multiplier, "distributed" if as_printed else noise),
+        server=server or servers.sgd(),
+        claims=mode == "as_published",
+        local_only=as_printed,
+        released="every client's noisy, sparsified update, by itself" if as_printed else Method.released,
+        notes=(_NO_PROOF,) if as_printed else (),
+    )
+
+
+_NO_PROOF = (
+    "the sum: no central guarantee is proven for top-k after each client's noise, because what the server adds up is "
+    "no function of the noisy sum; the epsilon here is the local one, of a single client's messages under its own "
+    "share of the noise, without amplification"
+)
+
+
+def _rule(
+    rho: float,
+    sam: str,
+    lr: float,
+    batch: int,
+    steps: int | None,
+    epochs: int | None,
+    momentum: float,
+    weight_decay: float,
+    lr_decay: float,
+) -> LocalRule:
+    expect(sam in ("plain", "adaptive"), "sam to be plain or adaptive", sam, "the authors ran the adaptive form")
+    gradient = gradients.sam(rho, sam == "adaptive")
+    return local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay, gradient)

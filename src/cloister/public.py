@@ -1,0 +1,40 @@
+"""Training on public data, at the server. Nothing private enters, so nothing is charged."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cloister.joints import Batch, Problem
+from cloister.streams import fold
+
+
+def trained(
+    problem: Problem,
+    w: Tensor,
+    inputs: Tensor,
+    labels: Tensor,
+    lr: float,
+    steps: int,
+    batch: int,
+    key: int,
+    momentum: float = 0.0,
+) -> Tensor:
+    """The model after some steps of SGD from w, over shuffled passes through the samples."""
+    keys = fold(torch.tensor(key, device=w.device), torch.arange(steps, device=w.device))
+    random = torch.Generator().manual_seed(key & (2**63 - 1))
+    order = torch.empty(0, dtype=torch.int64)
+    w, velocity = w.detach(), torch.zeros_like(w)
+    for step in range(steps):
+        if not len(order):
+            order = torch.randperm(len(labels), generator=random)
+        rows, order = order[:batch].to(w.device), order[batch:]
+        real = torch.ones(len(rows), dtype=torch.bool, device=w.device)
+        count = torch.tensor(len(rows), device=w.device)
+        some = Batch(inputs[rows], labels[rows], real, count, keys[step])
+        with torch.enable_grad():
+            leaf = w.requires_grad_()
+            (g,) = torch.autograd.grad(problem.loss(leaf, some), leaf)
+        velocity = momentum * velocity + g
+        w = w.detach() - lr * velocity
+    return w

@@ -1,0 +1,40 @@
+"""From real vectors to integers that can be summed modulo a power of two, and back (DDGauss)."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from cloister.joints import Bound, Here, State, Transform
+from cloister.streams import Streams
+from cloister.walsh import hadamard, padded, round_within
+
+
+def on_a_grid(scale: float, l2: float, bits: int) -> Transform:
+    """Rotate the (clipped) update, scale it, round it to whole numbers; the server sums modulo 2^bits.
+
+    The rotation (random signs, the same for everybody, then Walsh-Hadamard) spreads a vector evenly over its
+    coordinates, so that few bits hold each. It is data-independent and keeps norms.
+
+    Guarantee: a client's integers have norm at most `l2`, in units of the grid, whatever its data: rounding is tried
+    again where they have not, and truncates in the end. Modular arithmetic is post-processing of their noisy sum.
+    """
+
+    def announce(streams: Streams, round: int, here: Here, state: State) -> State:
+        return {"signs": streams.signs(padded(here.w.shape[0]), here.w, "signs", round)}
+
+    def encode(update: Tensor, here: Here) -> Tensor:
+        signs = here.said["signs"]
+        wide = F.pad(update, (0, signs.shape[0] - update.shape[0]))
+        return round_within(hadamard(wide * signs) * scale, here.key, l2)
+
+    def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
+        half = 1 << (bits - 1)
+        wrapped = ((total + half) & (2 * half - 1)) - half
+        wide = hadamard(wrapped.to(here.w.dtype) / scale) * here.said["signs"]
+        return wide[: here.w.shape[0]], {}
+
+    settings = {"grid_scale": scale, "grid_l2": l2, "bits": bits}
+    return Transform(
+        "on_a_grid", settings, encode, lambda known, layout: Bound(l2), decode, announce=announce, bits=bits
+    )

@@ -1,0 +1,58 @@
+"""One mask for all clients of a round: k of d numbers are sent, and k are noised. Nobody's data make the mask."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cloister.errors import expect_positive
+from cloister.joints import Announce, Bound, Here, Settings, State, Transform
+from cloister.public import trained
+from cloister.sparsity import expect_fraction
+from cloister.streams import Streams
+
+
+def random_mask(keep: float) -> Transform:
+    """Send k = keep * d coordinates, the same random ones for all clients of a round, times d/k (Fed-SMP-rand_k).
+
+    The mask is drawn before anybody looks at data, so noise is needed on the k numbers alone. It comes before the
+    clip: scaling a clipped update would stretch its bound.
+    """
+    expect_fraction("keep", keep)
+
+    def announce(streams: Streams, round: int, here: Here, state: State) -> State:
+        size = here.w.shape[0]
+        return {"mask": streams.subset(max(1, int(keep * size)), size, here.w.device, "mask", round)}
+
+    return _masked("random_mask", {"keep": keep}, announce, scaled=True)
+
+
+def public_mask(keep: float, lr: float, steps: int, batch: int) -> Transform:
+    """Send k = keep * d coordinates, the same for all clients of a round: those that public data would change most.
+
+    The server trains on PUBLIC data from the round's model and takes the k largest |changes| (Fed-SMP-top_k). No
+    client's data enter the mask, so noise is needed on the k numbers alone.
+    """
+    expect_fraction("keep", keep)
+    expect_positive("public_lr", lr, "the server's learning rate on public data")
+
+    def announce(streams: Streams, round: int, here: Here, state: State) -> State:
+        assert here.public is not None
+        moved = trained(here.problem, here.w, *here.public, lr, steps, batch, streams.key("public", round))
+        change = (moved - here.w).abs()
+        count = max(1, int(keep * len(change)))
+        return {"mask": torch.topk(change, count, sorted=False).indices.sort().values}
+
+    settings = {"keep": keep, "public_lr": lr, "public_steps": steps, "public_batch": batch}
+    return _masked("public_mask", settings, announce, scaled=False)
+
+
+def _masked(name: str, settings: Settings, announce: Announce, scaled: bool) -> Transform:
+    def encode(update: Tensor, here: Here) -> Tensor:
+        mask = here.said["mask"]
+        return update[mask] * (update.shape[0] / mask.shape[0]) if scaled else update[mask]
+
+    def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
+        return torch.zeros_like(here.w).index_copy(0, here.said["mask"], total), {}
+
+    return Transform(name, settings, encode, lambda known, layout: Bound(), decode, announce=announce)

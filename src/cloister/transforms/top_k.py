@@ -1,0 +1,38 @@
+"""Keeping the largest coordinates of what is noisy already. (Before the noise, it is the local rule's business.)"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cloister.joints import Here, State, Transform
+from cloister.sparsity import Ties, expect_fraction, largest
+
+
+def top_k_of_sum(keep: float, ties: Ties = "keep") -> Transform:
+    """The server keeps the largest coordinates of the noisy sum, layer by layer: post-processing, and so free."""
+    expect_fraction("keep", keep)
+
+    def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
+        kept = largest(total.abs(), here.problem.layout, keep, ties)
+        return torch.where(kept, total, torch.zeros_like(total)), {}
+
+    settings = {"keep": keep, "ties": ties}
+    return Transform("top_k_of_sum", settings, lambda update, here: update, lambda known, layout: known, decode)
+
+
+def top_k_after_noise(keep: float, ties: Ties = "keep") -> Transform:
+    """Each client keeps the largest coordinates of its own NOISY update. Nothing is proven of the sum of such messages.
+
+    It is not a function of the noisy sum, and picks the largest noise: for replication alone.
+    """
+    expect_fraction("keep", keep)
+
+    def after(message: Tensor, here: Here) -> Tensor:
+        kept = largest(message.abs(), here.problem.layout, keep, ties)
+        return torch.where(kept, message, torch.zeros_like(message))
+
+    settings = {"keep": keep, "ties": ties}
+    return Transform(
+        "top_k_after_noise", settings, lambda update, here: update, lambda known, layout: known, after=after
+    )

@@ -1,0 +1,27 @@
+"""Votes in place of updates: a client's model labels public samples, and only its labels leave."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from cloister.joints import Bound, Here, Transform
+
+
+def votes(queries: int) -> Transform:
+    """A client's trained model names a class for each of the first `queries` public samples: one-hot, [queries * K].
+
+    Guarantee: a client casts one vote a sample, so its message has norm sqrt(queries), whatever its data. Noise of
+    standard deviation z sqrt(queries) on every count is one Gaussian release of multiplier z, and just as many
+    releases, one a query, of multiplier z sqrt(queries).
+    """
+
+    def encode(update: Tensor, here: Here) -> Tensor:
+        assert here.public is not None
+        outputs = here.problem.outputs(here.w + update, here.public[0][:queries])
+        named = outputs.argmax(1, keepdim=True) == torch.arange(outputs.shape[1], device=update.device)
+        return named.to(update.dtype).flatten()
+
+    return Transform("votes", {"queries": queries}, encode, lambda known, layout: Bound(math.sqrt(queries)))
