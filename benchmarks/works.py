@@ -47,14 +47,21 @@ WORKS = {
     "cifar": Work("pfl_benchmark_cnn", (3, 32, 32), 10, cohort=50, steps=5, batch=10, lr=0.01),
     "emnist": Work("fedsam_cnn", (1, 32, 32), 62, cohort=50, steps=20, batch=32, samples=640, registered=100, lr=0.01),
     "resnet": Work("resnet18", (3, 32, 32), 10, cohort=50, steps=2, batch=50, samples=100, registered=100, lr=0.01),
+    "writers": Work("emnist_cnn", (1, 28, 28), 62, 50, steps=30, batch=64, samples=226, registered=100, lr=0.01),
+    "small": Work("mlp", (64,), 10, cohort=50, steps=30, batch=10, registered=50, samples=40, clip=1.0),
     "digits": Work("mlp", (64,), 10, cohort=50, steps=5, batch=10, registered=50, clip=1.0),
 }
 
 
 def federation(
-    work: Work, device: str, precision: str = "exact", dtype: torch.dtype = torch.float32
+    work: Work,
+    device: str,
+    precision: str = "exact",
+    dtype: torch.dtype = torch.float32,
+    method: cl.Method | None = None,
+    cohort: cl.Cohort | None = None,
 ) -> tuple[Federation, Tensor, nn.Module]:
-    """The work as a federation with central noise, the parameters it starts from, and the module."""
+    """The work as a federation with central noise or another method, the parameters it starts from, the module."""
     random = torch.Generator(device).manual_seed(0)
     stored = work.registered * work.samples
     if len(work.shape) == 3:
@@ -69,8 +76,10 @@ def federation(
     more = {"hidden": work.hidden} if work.hidden else {}
     module = MODELS[work.model](work.shape, work.classes, **more).to(device, dtype).train()
     problem = problem_of(module, cross_entropy, population.inputs[:2], population.labels[:2], work.classes, view)
-    method = cl.methods.dp_fedavg(clip=work.clip, lr=work.lr, steps=work.steps, batch=work.batch, noise_multiplier=1.0)
-    fed = Federation(method, cl.fixed(work.cohort), problem, population, Streams(0), precision)
+    usual = cl.methods.dp_fedavg(clip=work.clip, lr=work.lr, steps=work.steps, batch=work.batch, noise_multiplier=1.0)
+    public = population.inputs[:200], population.labels[:200]
+    cohort = cohort or cl.fixed(work.cohort)
+    fed = Federation(method or usual, cohort, problem, population, Streams(0), precision, public)
     return fed, problem.layout.flatten(dict(module.named_parameters())), module
 
 

@@ -254,7 +254,7 @@ class Mechanism:
 
 @dataclass(frozen=True)
 class ServerOptimiser:
-    """The mean update as a step of the global model: `update(w, mean, state, here) -> (w, what changes of the state)`."""
+    """The mean update as a step of the model: `update(w, mean, state, here) -> (w, what changes of the state)`."""
 
     name: str
     settings: Settings

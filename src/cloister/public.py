@@ -21,16 +21,16 @@ def trained(
     momentum: float = 0.0,
 ) -> Tensor:
     """The model after some steps of SGD from w, over shuffled passes through the samples."""
-    keys = fold(torch.tensor(key, device=w.device), torch.arange(steps, device=w.device))
-    random = torch.Generator().manual_seed(key & (2**63 - 1))
-    order = torch.empty(0, dtype=torch.int64)
+    keys = fold(torch.full((), key, device=w.device), torch.arange(steps, device=w.device))
+    random = torch.Generator(w.device).manual_seed(key & (2**63 - 1))
+    order = torch.empty(0, dtype=torch.int64, device=w.device)
     w, velocity = w.detach(), torch.zeros_like(w)
     for step in range(steps):
         if not len(order):
-            order = torch.randperm(len(labels), generator=random)
-        rows, order = order[:batch].to(w.device), order[batch:]
+            order = torch.randperm(len(labels), generator=random, device=w.device)
+        rows, order = order[:batch], order[batch:]
         real = torch.ones(len(rows), dtype=torch.bool, device=w.device)
-        count = torch.tensor(len(rows), device=w.device)
+        count = torch.full((), len(rows), device=w.device)
         some = Batch(inputs[rows], labels[rows], real, count, keys[step])
         with torch.enable_grad():
             leaf = w.requires_grad_()

@@ -77,6 +77,9 @@ class Streams:
 
     def subset(self, count: int, of: int, device: torch.device, purpose: str, *position: int) -> Tensor:
         """`count` of the numbers 0 to `of` - 1, sorted; nothing that protects anybody."""
+        if device.type == "cuda":  # drawn where it is needed: a copy would wait for all that was queued
+            generator = self._cuda_generator(device, purpose, *position)
+            return torch.randperm(of, generator=generator, device=device)[:count].sort().values
         chosen = torch.zeros(of, dtype=torch.bool)
         picked = self._generator(purpose, *position).choice(of, count, replace=False, shuffle=False)
         chosen[torch.from_numpy(picked)] = True
@@ -84,6 +87,9 @@ class Streams:
 
     def signs(self, count: int, like: Tensor, purpose: str, *position: int) -> Tensor:
         """Random signs, in the type and place of `like`; nothing that protects anybody."""
+        if like.is_cuda:
+            generator = self._cuda_generator(like.device, purpose, *position)
+            return torch.randint(2, (count,), generator=generator, device=like.device).to(like.dtype) * 2 - 1
         bits = np.frombuffer(self._generator(purpose, *position).bytes(-(-count // 8)), dtype=np.uint8)
         return torch.from_numpy(np.unpackbits(bits)[:count]).to(like.device).to(like.dtype) * 2 - 1
 

@@ -82,7 +82,7 @@ def square_root(band: int) -> list[float]:
     """The first coefficients of (1 - t)^(-1/2), binom(2j, j) / 4^j, scaled to norm 1.
 
     >>> [round(c, 4) for c in square_root(3)]
-    [0.8480, 0.4240, 0.318]
+    [0.848, 0.424, 0.318]
     """
     c = [1.0]
     for j in range(1, band):

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Literal
 
 from cloister import gradients, local, mechanisms, servers, transforms
+from cloister.errors import expect
 from cloister.joints import LocalRule, Method, ServerOptimiser
 from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, card
 from cloister.sparsity import Ties
@@ -61,6 +62,7 @@ def lus(
 ) -> Method:
     """DP-FedAvg with Local Update Sparsification: `sparsity` of every layer goes. Guarantee: that of DP-FedAvg."""
     rule = local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay)
+    expect(0 <= sparsity < 1, "0 <= sparsity < 1", sparsity, "0.7 is the paper's")
     rule = local.keep_important(rule, 1 - sparsity, importance, ties)
     return _private("lus", rule, clip, noise_multiplier, noise, mode, server)
 
@@ -86,6 +88,7 @@ def blur_lus(
 ) -> Method:
     """Both together, the paper's method. Guarantee: that of DP-FedAvg."""
     rule = local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay, gradients.blur(blur, clip))
+    expect(0 <= sparsity < 1, "0 <= sparsity < 1", sparsity, "0.7 is the paper's")
     rule = local.keep_important(rule, 1 - sparsity, importance, ties)
     return _private("blur_lus", rule, clip, noise_multiplier, noise, mode, server)
 

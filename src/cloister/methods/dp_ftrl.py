@@ -48,6 +48,12 @@ def dp_ftrl(
 
     def fit(method: Method, setting: Setting) -> Method:
         z, cycle = method.mechanism.noise_multiplier, setting.separation
+        expect(
+            cycle > 1,
+            "clients that take turns, because that is what correlated noise is priced for",
+            "cohorts in which a client may come in every round",
+            "use cohort = cyclic with a size below the number of clients",
+        )
         made = mechanisms.tree(z, cycle) if factorisation == "tree" else mechanisms.banded(z, min(band, cycle))
         return replace(method, mechanism=made)
 

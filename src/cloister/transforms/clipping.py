@@ -75,7 +75,7 @@ def adaptive_clip(clip: float, quantile: float, clip_lr: float, bit_weight: floa
     A client sends u/S within norm 1 and, beside it, (b - 1/2) * bit_weight, where b says whether its update was within
     S. Guarantee: the message's norm is at most sqrt(1 + bit_weight^2/4), whatever S is, so that one Gaussian release
     pays for both. From the noisy share of clients within S follows the next S, which is told to everyone:
-    S <- S exp(-clip_lr (share - quantile)).
+    S <- S exp(-clip_lr (share - quantile)), with the share kept between 0 and 1.
     """
     expect_positive("clip", clip, "the norm to start from")
     expect(0 < quantile < 1, "0 < quantile < 1", quantile, "0.5 clips half of the updates")
@@ -85,7 +85,7 @@ def adaptive_clip(clip: float, quantile: float, clip_lr: float, bit_weight: floa
     def encode(update: Tensor, here: Here) -> Tensor:
         now = here.said["clip"]
         norm = torch.linalg.vector_norm(update, dtype=torch.float64)
-        bit = torch.where(norm <= now, 0.5 * bit_weight, -0.5 * bit_weight).to(update.dtype)
+        bit = ((norm <= now).to(update.dtype) - 0.5) * (bit_weight * (1 - _ROUNDING[update.dtype]))
         return torch.cat([within(update / now.to(update.dtype), 1.0), bit[None]])
 
     def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:

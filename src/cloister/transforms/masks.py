@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -22,7 +24,7 @@ def random_mask(keep: float) -> Transform:
 
     def announce(streams: Streams, round: int, here: Here, state: State) -> State:
         size = here.w.shape[0]
-        return {"mask": streams.subset(max(1, int(keep * size)), size, here.w.device, "mask", round)}
+        return {"mask": streams.subset(_count(keep, size), size, here.w.device, "mask", round)}
 
     return _masked("random_mask", {"keep": keep}, announce, scaled=True)
 
@@ -40,17 +42,22 @@ def public_mask(keep: float, lr: float, steps: int, batch: int) -> Transform:
         assert here.public is not None
         moved = trained(here.problem, here.w, *here.public, lr, steps, batch, streams.key("public", round))
         change = (moved - here.w).abs()
-        count = max(1, int(keep * len(change)))
-        return {"mask": torch.topk(change, count, sorted=False).indices.sort().values}
+        kept = torch.topk(change, _count(keep, len(change)), sorted=False).indices
+        return {"mask": kept.sort().values}
 
     settings = {"keep": keep, "public_lr": lr, "public_steps": steps, "public_batch": batch}
     return _masked("public_mask", settings, announce, scaled=False)
 
 
+def _count(keep: float, size: int) -> int:
+    return max(1, math.floor(round(keep * size, 9)))  # 0.29 * 100 is a little less than 29
+
+
 def _masked(name: str, settings: Settings, announce: Announce, scaled: bool) -> Transform:
     def encode(update: Tensor, here: Here) -> Tensor:
         mask = here.said["mask"]
-        return update[mask] * (update.shape[0] / mask.shape[0]) if scaled else update[mask]
+        kept = update.index_select(0, mask)
+        return kept * (update.shape[0] / mask.shape[0]) if scaled else kept
 
     def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
         return torch.zeros_like(here.w).index_copy(0, here.said["mask"], total), {}
