@@ -38,7 +38,7 @@ def blur(strength: float, radius: float) -> Gradient:
     def of(problem: Problem, w: Tensor, start: Tensor, batch: Batch) -> Tensor:
         moved = w - start
         outside = torch.linalg.vector_norm(moved) > radius
-        return torch.add(problem.gradient(w, batch), moved * outside, alpha=strength)
+        return torch.addcmul(problem.gradient(w, batch), moved, outside.to(w.dtype), value=strength)
 
     return Gradient("blur", {"strength": strength, "radius": radius}, of)
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from cloister.errors import expect, expect_count, expect_positive
-from cloister.streams import fold, uniform
+from cloister.streams import fold, uniform_pairs
 
-_BLOCK = 5  # matrices of 2^5 keep a core's multipliers busy; with larger ones there is more to multiply
+_BLOCK = 6  # matrices of 2^5 or 2^6 keep a core's multipliers busy; with larger ones there is more to multiply
 _EXACT = 2**53  # whole numbers up to here are exact in float64, and so are their sums
 
 
@@ -42,7 +42,7 @@ def hadamard(x: Tensor) -> Tensor:
     lead, levels, done = x.shape[:-1], d.bit_length() - 1, 0
     y = x.double() if x.is_cuda else x  # on a GPU, products of float32 may be told to be coarse (precision.py)
     while done < levels:
-        size = min(_BLOCK, levels - done)
+        size = -(-(levels - done) // -(-(levels - done) // _BLOCK))  # as even as can be
         after = levels - done - size
         if after:
             y = _matrix(size, y) @ y.reshape(*lead, 2**done, 2**size, 2**after)
@@ -78,7 +78,7 @@ def round_within(x: Tensor, key: Tensor, bound: float, tries: int = 2) -> Tensor
     most = math.floor(square) if square < _EXACT else float(square) * (1 - 1e-9)
     floor = x.floor()
     part = x - floor
-    draws = uniform(fold(key, 0), tuple(x.shape))
+    draws = uniform_pairs(fold(key, 0), x.shape[0])
     # From the last resort to the first choice: each takes the place of the one before, where it fits.
     choices = [x.trunc(), *(floor + ((draws + number / tries) % 1 < part) for number in reversed(range(tries)))]
     found = torch.zeros_like(x)

@@ -51,7 +51,7 @@ def fed_smp_top_k(
     clip: float,
     keep: float = 0.4,
     public_lr: float = 0.1,
-    public_steps: int = 10,
+    public_steps: int = 3,
     public_batch: int = 64,
     lr: float = 0.1,
     batch: int = 10,
