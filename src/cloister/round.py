@@ -125,6 +125,13 @@ class Federation:
         return self._blank["message"]
 
 
+def rehearsal(fed: Federation, population: Population) -> Federation:
+    """The same federation over made-up people who all take part: for trying things out, never for a release."""
+    separation = fed.method.mechanism.separation
+    cohort = replace(fed.cohort, name="everyone", expected=float, separation=lambda _: separation)
+    return replace(fed, population=population, cohort=cohort)
+
+
 def fitted(method: Method, cohort: Cohort, layout: Layout, clients: int, public: Samples | None = None) -> Method:
     """The method, completed for a model and a cohort; refused where no noise would make it private."""
     expected, noise = cohort.expected(clients), method.mechanism.noise_multiplier

@@ -155,6 +155,56 @@ def show(
 
 
 @app.command()
+def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
+    """All methods: whom they protect, who must be trusted, whose they are, and what is proven."""
+    from dataclasses import asdict
+
+    from cloister.experiments import report
+    from cloister.methods import CARDS, CATALOGUE
+
+    cards = {name: CARDS[name] for name in CATALOGUE}
+    if as_json:
+        say(json.dumps({name: asdict(card) for name, card in cards.items()}, indent=2))
+        return
+    print_table(report.methods_table(cards))
+    say(
+        "\nWhat is proven holds at the epsilon of a run's certificate. A secure sum is secure\n"
+        "aggregation with noise from the clients (noise = distributed). With mode = as_published a\n"
+        f"method does what its authors ran, and is priced as that. Keys of each: {program()} run --help"
+    )
+
+
+@app.command(
+    options_metavar="FILE.toml [KEY=VALUE ...] [OPTIONS]",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def compare(
+    ctx: typer.Context,
+    folder: Annotated[Path | None, typer.Option(help="Where to keep the runs [default: runs/compare-TIME].")] = None,
+) -> None:
+    """Many methods on the same data at the same epsilons, as a file says; see experiments/digits-methods.toml.
+
+    KEY=VALUE overrides a key of every run. With the folder of a comparison that was interrupted, it goes on.
+    """
+    from cloister.experiments import report
+    from cloister.experiments.compare import compare as comparison
+
+    file, words = file_and_words(ctx.args)
+    if file is None:
+        raise CloisterError("Expected a file with methods to compare, found none: try experiments/digits-methods.toml.")
+    path = folder or Path("runs") / f"compare-{datetime.now():%Y%m%d-%H%M%S}"
+    rows = []
+    for run, run_folder in comparison(file, path, words):
+        rows.append(report.compared(run.label, run.epsilon, run_folder))
+        say(f"{run.folder}: {report.in_words(rows[-1])}", err=True)
+    print_table(report.comparison_table(rows))
+    report.comparison_picture(rows, path / "compare.png")
+    (path / "compare.json").write_text(json.dumps([vars(row) for row in rows], indent=2) + "\n")
+    say(f"\npicture: {path / 'compare.png'}")
+    say(f"what each was promised: {program()} show {path}/NAME")
+
+
+@app.command()
 def demo(
     folder: Annotated[Path | None, typer.Option(help="Where to keep the runs [default: runs/demo-TIME].")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,

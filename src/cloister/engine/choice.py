@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from cloister.batches import Population
-from cloister.cohorts import everyone
 from cloister.engine.graphed import Graphed
 from cloister.engine.loop import Loop
 from cloister.engine.vectorised import Vectorised
 from cloister.joints import Batch
-from cloister.round import Engine, Federation, cohort_total
+from cloister.round import Engine, Federation, cohort_total, rehearsal
 
 MEMORY_BUDGET = 2**30
 """Bytes that a chunk of clients may take on a CPU, unless the user says otherwise."""
@@ -118,4 +116,4 @@ def _made_up(fed: Federation, clients: int) -> Federation:
         typical.cumsum(0) - typical,
         typical,
     )
-    return replace(fed, population=population, cohort=everyone())
+    return rehearsal(fed, population)

@@ -205,6 +205,14 @@ def build(values: Mapping[str, Any]) -> Experiment:
     return Experiment(parts.settled, start)
 
 
+def known_keys(values: Mapping[str, Any]) -> set[str]:
+    """The keys of the parts that are chosen here, and of every run."""
+    usual = data.USUAL.get(str(values.get("data", PARTS["data"].default)), {})
+    chosen = {part: _choice(part, values.get(part, usual.get(part, PARTS[part].default))) for part in PARTS}
+    keys = [key for part, option in chosen.items() for key in _keys_of(part, option)] + _run_keys()
+    return {*PARTS, *(key.name for key in keys)}
+
+
 def build_task(values: Mapping[str, Any]) -> tuple[data.Task, str]:
     """The data of a run alone, dealt to clients, and the partition's name."""
     parts = _Parts.settle(values, ("data", "partition"), [])

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from cloister.batches import Population
-from cloister.cohorts import everyone
 from cloister.data.task import Task
 from cloister.engine import Loop
 from cloister.errors import CloisterError, expect, expect_count, expect_delta
@@ -26,7 +25,7 @@ from cloister.privacy.calibrate import calibrate
 from cloister.privacy.events import Event
 from cloister.privacy.ledger import Budget
 from cloister.problem import problem_of
-from cloister.round import Federation, cohort_total, event_of, fitted
+from cloister.round import Federation, cohort_total, event_of, fitted, rehearsal
 from cloister.streams import Streams
 
 DRAWS = 2
@@ -224,9 +223,7 @@ def _behaviour(fed: Federation, w: Tensor) -> list[float]:
     local = fed.method.local
     few = replace(local.phases[0], batching=Batching(batch=4, steps=3))
     brief = replace(local, phases=(few, *(replace(p, batching=_small(p.batching)) for p in local.phases[1:])))
-    small_fed = replace(
-        fed, method=replace(fed.method, local=brief), population=made_up, cohort=everyone(), streams=Streams(0)
-    )
+    small_fed = rehearsal(replace(fed, method=replace(fed.method, local=brief), streams=Streams(0)), made_up)
     message, _ = cohort_total(small_fed, Loop(), 1, somewhere, torch.tensor([0]))
     pieces = [piece.double().norm().item() for piece in torch.tensor_split(message, 8)]
     return [float(f"{piece:.3g}") for piece in pieces]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloister.experiments.folder import RunFolder
 from cloister.experiments.plan import Plan
+from cloister.methods import Card
 from cloister.privacy.certificate import round_up
 
 if TYPE_CHECKING:
@@ -106,6 +108,91 @@ def plan_picture(plan: Plan, path: Path) -> None:
         fontsize=10,
     )
     axes.legend(frameon=False, loc="lower right")
+    figure.savefig(path)
+
+
+def methods_table(cards: Mapping[str, Card]) -> Table:
+    """What is known of every method."""
+    table = _table("method", "protects", "paper", "must be trusted", "what is proven")
+    for column in table.columns:
+        column.justify = "left"
+    table.columns[0].no_wrap = True
+    for name, card in cards.items():
+        table.add_row(name, card.unit, card.paper, card.trust, card.proven)
+    return table
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One run of a comparison."""
+
+    label: str
+    target: float | None
+    accuracy: float | None
+    epsilon: float | None
+    delta: float
+    noise_multiplier: float | None
+    rounds: int
+    upload_bytes: int
+    seconds: float
+
+
+def compared(label: str, target: float | None, folder: RunFolder) -> Compared:
+    """A run as its folder tells."""
+    certificate, lines = folder.certificate(), folder.metrics()
+    scored = [line["accuracy"] for line in lines if line.get("accuracy") is not None]
+    return Compared(
+        label,
+        target,
+        scored[-1] if scored else None,
+        certificate.prices[0].epsilon_pld,
+        certificate.prices[0].delta,
+        certificate.noise_multiplier,
+        certificate.rounds_charged,
+        folder.description()["upload_bytes"],
+        sum(line["seconds"] for line in lines),
+    )
+
+
+def in_words(row: Compared) -> str:
+    """A run in half a sentence."""
+    accuracy = "no accuracy" if row.accuracy is None else f"accuracy {row.accuracy:.3f}"
+    return f"{accuracy}, epsilon {round_up(row.epsilon)} after {row.rounds} rounds, {row.seconds:.1f} s"
+
+
+def comparison_table(rows: Sequence[Compared]) -> Table:
+    """Methods below each other, epsilons side by side."""
+    targets = sorted({row.target for row in rows if row.target is not None}, reverse=True)
+    table = _table("method", *(f"accuracy at {t:g}" for t in targets), *(f"spent of {t:g}" for t in targets), "upload")
+    for label in dict.fromkeys(row.label for row in rows):
+        own = {row.target: row for row in rows if row.label == label}
+        first = next(iter(own.values()))
+        if None in own:
+            cells = [f"{own[None].accuracy or 0:.3f}", *[""] * (len(targets) - 1), *["infinity"] * len(targets)]
+        else:
+            cells = [f"{own[t].accuracy or 0:.3f}" for t in targets] + [round_up(own[t].epsilon) for t in targets]
+        table.add_row(label, *cells, f"{first.upload_bytes / 1000:.1f} kB")
+    return table
+
+
+def comparison_picture(rows: Sequence[Compared], path: Path) -> None:
+    """Accuracy of every method, a dot for each epsilon; what is not private is a line."""
+    labels = list(dict.fromkeys(row.label for row in rows if row.target is not None))
+    targets = sorted({row.target for row in rows if row.target is not None})
+    figure, (axes,) = _figure(1)
+    figure.set_size_inches(7.0, 1.2 + 0.28 * max(len(labels), 4))
+    for colour, target in zip(_cycle(len(targets)), targets, strict=True):
+        here = {row.label: row.accuracy for row in rows if row.target == target and row.accuracy is not None}
+        places = [labels.index(label) for label in here]
+        axes.plot(list(here.values()), places, "o", color=colour, label=f"epsilon {target:g}")
+    for row in rows:
+        if row.target is None and row.accuracy is not None:
+            axes.axvline(row.accuracy, color="0.5", linestyle="--", linewidth=1, label=f"{row.label}, no privacy")
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
+    axes.grid(axis="x", color="0.92")
+    axes.set(xlabel="test accuracy")
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(path)
 
 

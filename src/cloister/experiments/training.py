@@ -63,7 +63,7 @@ class Training:
         """A new run, laid out in a folder if there is one."""
         fed, w = ready.fed, ready.w
         budgets = {fed.method.unit: ready.budget} if ready.budget else {}
-        state = fed.method.server.init(w)
+        state = fed.method.init(w)
         start = Checkpoint(0, w, state, "", engines.describe(mapper), ready.fingerprint)
         if path is None:
             ledger = Ledger.create(None, configuration_hash(ready.description), budgets)

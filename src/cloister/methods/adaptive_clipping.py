@@ -19,7 +19,7 @@ from cloister.joints import Method, ServerOptimiser, Setting
 from cloister.methods.cards import card
 
 
-@card("Andrew et al., NeurIPS 2021", "the noisy sum and count of every round, at the certificate's epsilon")
+@card("Andrew et al., NeurIPS 2021", "noisy sum and count of each round")
 def adaptive_clipping(
     clip: float = 0.1,
     quantile: float = 0.5,

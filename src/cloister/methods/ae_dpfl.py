@@ -22,7 +22,7 @@ from cloister.joints import Method, Setting
 from cloister.methods.cards import card
 
 
-@card("Zhu et al., 2020", "the noisy votes on every public sample, at the certificate's epsilon")
+@card("Zhu et al., 2020", "noisy votes on public samples")
 def ae_dpfl(
     queries: int | None = None,
     lr: float = 0.1,

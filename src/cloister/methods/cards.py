@@ -42,8 +42,8 @@ def card(paper: str, proven: str, trust: str = "", published: str = "", unit: st
     return keep
 
 
-SERVER_OR_SECURE_SUM = "the server, or secure aggregation with distributed noise"
-NOISY_SUM = "the noisy sum of every round, at the certificate's epsilon"
+SERVER_OR_SECURE_SUM = "server or secure sum"
+NOISY_SUM = "noisy sum of each round"
 ONLY_THE_CLAIM = "the same computation, with the paper's claim (Poisson cohorts, Renyi accountant) beside its price"
 EACH_TENSOR = "each tensor clipped by itself, taken for a clip of the whole"
 

@@ -23,7 +23,7 @@ from cloister.privacy.discrete import grid
 from cloister.walsh import padded
 
 
-@card("Kairouz, Liu & Steinke, ICML 2021", "the noisy modular sum of every round, at the certificate's epsilon")
+@card("Kairouz, Liu & Steinke, ICML 2021", "noisy modular sum of each round")
 def ddgauss(
     clip: float,
     bits: int = 16,

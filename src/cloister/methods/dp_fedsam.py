@@ -52,7 +52,7 @@ def dp_fedsam(
     )
 
 
-@card("Shi et al., CVPR 2023", f"{NOISY_SUM}; in variant C single messages alone", published=EACH_TENSOR)
+@card("Shi et al., CVPR 2023", f"{NOISY_SUM} (variant C: messages)", published=EACH_TENSOR)
 def dp_fedsam_top_k(
     clip: float = 0.2,
     rho: float = 0.5,

@@ -20,9 +20,9 @@ from cloister.methods.cards import card
 
 
 @card(
-    "Kairouz et al., ICML 2021; Choquette-Choo et al., NeurIPS 2023",
-    "all noisy sums together, without sampling, at the certificate's epsilon",
-    "the server",
+    "Kairouz et al., ICML 2021",
+    "all noisy sums, without sampling",
+    "server",
 )
 def dp_ftrl(
     clip: float,

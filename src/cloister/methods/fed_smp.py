@@ -46,7 +46,7 @@ def fed_smp_rand_k(
     )
 
 
-@card("Hu, Gong & Guo, IEEE TMC 2023", f"{NOISY_SUM}; needs public data", published=ONLY_THE_CLAIM)
+@card("Hu, Gong & Guo, IEEE TMC 2023", NOISY_SUM, published=ONLY_THE_CLAIM)
 def fed_smp_top_k(
     clip: float,
     keep: float = 0.4,

@@ -11,7 +11,7 @@ from cloister.joints import Method, ServerOptimiser
 from cloister.methods.cards import card
 
 
-@card("McMahan et al., AISTATS 2017", "nothing: it is the yardstick", "everybody", unit="nobody")
+@card("McMahan et al., AISTATS 2017", "nothing", "everybody", unit="nobody")
 def fedavg(
     lr: float = 0.1,
     batch: int = 10,
