@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 import cloister
 from cloister.cli import main
 from cloister.experiments.folder import RunFolder
+from cloister.methods import CARDS
 
 KEYS = ["clients=40", "rounds=4", "rate=0.5", "clip=1.0", "lr=0.5", "steps=2", "delta=1e-2"]
 NOISE = ["noise_multiplier=3.0"]
@@ -66,7 +67,7 @@ def test_a_run_leaves_a_folder_and_says_where(finished):
 def test_help_is_helpful_everywhere():
     top = cloister_command("--help")
     assert top.returncode == 0
-    for command in ("run", "resume", "plan", "show", "demo"):
+    for command in ("run", "resume", "plan", "show", "demo", "methods", "compare"):
         assert command in top.stdout
         page = cloister_command(command, "--help")
         assert page.returncode == 0
@@ -74,6 +75,30 @@ def test_help_is_helpful_everywhere():
     keys = cloister_command("run", "--help").stdout
     for key in ("clip", "noise_multiplier", "server_momentum", "hidden", "checkpoint_every"):
         assert f"  {key} " in keys
+
+
+def test_methods_are_listed(command):
+    listed = command("methods")
+    assert listed.returncode == 0
+    for name, card in CARDS.items():
+        assert name in listed.stdout
+        assert card.paper.split()[0] in listed.stdout
+    assert set(json.loads(command("methods", "--json").stdout)) == set(CARDS)
+
+
+def test_methods_are_compared(command, tmp_path):
+    file = tmp_path / "two-methods.toml"
+    file.write_text(
+        'epsilons = [4.0]\n[shared]\ndata = "digits"\nclients = 30\nsteps = 1\nrate = 0.5\nrounds = 2\ndelta = 1e-3\n'
+        "clip = 1.0\n[methods.fedavg]\n[methods.dp_fedavg]\n"
+    )
+    done = command("compare", str(file), "--folder", str(tmp_path / "runs"), "engine=vectorised")
+    assert done.returncode == 0, done.stderr
+    assert "spent of 4" in done.stdout
+    rows = json.loads((tmp_path / "runs" / "compare.json").read_text())
+    assert [row["label"] for row in rows] == ["fedavg", "dp_fedavg"]
+    assert rows[1]["epsilon"] <= 4
+    assert (tmp_path / "runs" / "compare.png").stat().st_size > 5000
 
 
 def test_version():

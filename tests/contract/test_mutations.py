@@ -44,6 +44,9 @@ def broken_round(bug: str):
             noise = noise * method.mechanism.noise_multiplier
         if bug == "noise scaled for half the clip":
             noise = noise / 2
+        if bug == "noise only where a private mask is":
+            sent = sum((method.transform.encode(u, fed.here(w, {})).abs() for u in updates), torch.zeros_like(w))
+            noise = noise * (sent != 0)
         if bug == "noise on some coordinates only":
             noise = noise * (torch.arange(len(w)) % 3 != 0) * math.sqrt(1.5)
 
@@ -80,6 +83,7 @@ BUGS = [
     "sigma squared for sigma",
     "the same noise every round",
     "noise on some coordinates only",
+    "noise only where a private mask is",
     "clipped after the noise",
     "clipped per tensor, priced as global",
     "not clipped",

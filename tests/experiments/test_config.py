@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from cloister import methods
 from cloister.errors import CloisterError
+from cloister.experiments.compare import planned
 from cloister.experiments.config import MEANINGS, all_keys, build, load
 
 GOOD = {"clip": 1.0, "steps": 2, "rate": 0.5, "rounds": 3, "epsilon": 4.0, "delta": 1e-3, "clients": 40}
-SHIPPED = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
+ALL = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
+COMPARED = [path for path in ALL if path.stem.endswith("-methods")]
+SHIPPED = [path for path in ALL if path not in COMPARED]
 
 
 def test_every_key_has_a_meaning_and_every_meaning_a_key():
@@ -38,8 +42,22 @@ def test_every_shipped_config_loads_and_names_its_command(path):
     assert not problem or "cloister data get" in problem, "all keys are right; only the data may be missing"
 
 
+@pytest.mark.parametrize("path", COMPARED, ids=lambda p: p.name)
+def test_every_shipped_comparison_loads_and_has_every_method(path):
+    assert path.read_text().startswith(f"# cloister compare experiments/{path.name}")
+    tables = tomllib.loads(path.read_text())["methods"]
+    assert {own.get("method", name) for name, own in tables.items()} == set(methods.CATALOGUE)
+    problem = ""
+    try:
+        assert len(planned(path, [])) == 2 * len(tables) - 1  # all but fedavg at two epsilons
+    except CloisterError as error:
+        problem = str(error)
+    assert not problem or "cloister data get" in problem
+
+
 def test_there_are_shipped_configs():
     assert SHIPPED
+    assert COMPARED
 
 
 def test_the_command_line_overrides_the_file(tmp_path):

@@ -23,7 +23,7 @@ from cloister.engine.choice import MEMORY_BUDGET, choose, chunk_size, memory_bud
 from cloister.engine.convolutions import CHOSEN
 from cloister.engine.graphed import Graphed
 from cloister.engine.loop import Loop
-from cloister.engine.ranks import Ranks, Sharded, assist, join, leave, local_device
+from cloister.engine.ranks import Ranks, Sharded, assist, in_words_when_stopped, join, leave, local_device
 from cloister.engine.vectorised import Vectorised
 from cloister.errors import expect
 from cloister.round import Engine, Federation
@@ -44,6 +44,7 @@ __all__ = [
     "chunk_size",
     "describe",
     "expect_known",
+    "in_words_when_stopped",
     "join",
     "leave",
     "local_device",

@@ -8,6 +8,8 @@ are added by an all-reduce. torch.distributed does the talking (NCCL between GPU
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -135,6 +137,23 @@ def _receive() -> list[int]:
     dist.broadcast(header, 0)
     numbers: list[int] = header.tolist()
     return numbers
+
+
+@contextmanager
+def in_words_when_stopped() -> Iterator[None]:
+    """torchrun stops all processes when one is gone, often before this one has noticed: say what that means."""
+
+    def stop(*_: Any) -> None:
+        raise _gone(RuntimeError("torchrun stopped the others"))
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -165,7 +165,8 @@ def _lead(ranks: engines.Ranks, training: Training, bar: Progress) -> Trained:
     sharded = engines.Sharded(training.mapper, ranks)
     training.mapper = sharded
     try:
-        trained = training.train(bar)
+        with engines.in_words_when_stopped():
+            trained = training.train(bar)
     except BaseException:
         engines.leave()  # wherever the others are waiting, they learn that it is over
         raise

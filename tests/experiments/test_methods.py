@@ -1,0 +1,222 @@
+"""Every method as a run: within its budget, resumed to the same bits, and certified for what it is."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import cloister as cl
+from cloister.errors import CloisterError
+from cloister.experiments import training
+from cloister.experiments.compare import compare, planned
+from cloister.experiments.folder import RunFolder
+from cloister.methods import CARDS, CATALOGUE
+from cloister.privacy.accounting import epsilon as epsilon_of
+from cloister.privacy.events import Covered, DiscreteGaussianSum, FixedSizeGaussian, Gaussian, PoissonGaussian
+
+TASK = cl.data.digits(clients=40, public=60)
+LOCAL = {"lr": 0.5, "batch": 8, "steps": 2}
+OWN = {"ae_dpfl": {"student_epochs": 2}, "fedavg": {}}
+
+
+def made(name: str, **more):
+    return CATALOGUE[name](**{**OWN.get(name, {"clip": 0.5}), **LOCAL, **more})
+
+
+def go(method, **more):
+    cohort = cl.cyclic(14) if method.name == "dp_ftrl" else cl.poisson(0.5)
+    settings = {"cohort": cohort, "epsilon": 6.0, "delta": 1e-3, "engine": "vectorised", **more}
+    return cl.run(method, settings.pop("task", TASK), rounds=settings.pop("rounds", 5), progress=False, **settings)
+
+
+def vector(run) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in run.model.parameters()])
+
+
+class Killed(BaseException):
+    pass
+
+
+def interrupted(monkeypatch, method, folder, at: int, **more) -> None:
+    rounds, real = [], training.run_round
+
+    def dying(*args):
+        rounds.append(1)
+        if len(rounds) == at:
+            raise Killed
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "run_round", dying)
+        with pytest.raises(Killed):
+            go(method, folder=folder, checkpoint_every=2, **more)
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if name != "fedavg"])
+def test_a_method_spends_its_budget_and_resumes_to_the_same_bits(name, tmp_path, monkeypatch):
+    whole = go(made(name), folder=tmp_path / "whole")
+    assert 5.9 < whole.epsilon <= 6.0
+    assert whole.certificate.private
+    interrupted(monkeypatch, made(name), tmp_path / "torn", at=4)
+    resumed = go(made(name), folder=tmp_path / "torn", resume=True)
+    assert torch.equal(vector(whole), vector(resumed))
+    ledgers = [(tmp_path / run / "ledger.jsonl").read_bytes() for run in ("whole", "torn")]
+    assert ledgers[0] == ledgers[1]
+
+
+def test_every_method_has_a_card():
+    assert set(CARDS) == set(CATALOGUE)
+    assert all(card.paper and card.trust and card.proven for card in CARDS.values())
+
+
+def test_a_cycle_is_paid_for_when_it_begins(tmp_path):
+    run = go(made("dp_ftrl"), rounds=8, folder=tmp_path / "r")
+    entries = RunFolder.open(tmp_path / "r").ledger().entries
+    paid = [isinstance(entry.event, Gaussian) for entry in entries]
+    assert paid == [True, False, False, True, False, False, True, False]  # 40 clients, 14 at a time: three rounds
+    assert run.certificate.releases_charged == 3
+    assert run.certificate.rounds_charged == 8
+    assert run.epsilon == pytest.approx(epsilon_of(Gaussian(run.certificate.noise_multiplier), 3, 1e-3), rel=1e-6)
+    assert 5.9 < run.epsilon <= 6.0
+
+
+def test_a_round_of_a_cycle_that_is_played_again_with_other_noise_is_paid_for(tmp_path, monkeypatch):
+    """A checkpoint after round 2, killed in round 4: rounds 3 and 4 begin again, with noise that nobody saw before."""
+    secure = {"randomness": "secure", "rounds": 8, "epsilon": None}
+    interrupted(monkeypatch, made("dp_ftrl", noise_multiplier=2.0), tmp_path / "r", at=4, **secure)
+    run = go(made("dp_ftrl", noise_multiplier=2.0), folder=tmp_path / "r", resume=True, **secure)
+    story = [(e.round, type(e.event)) for e in RunFolder.open(tmp_path / "r").ledger().entries]
+    assert story[:5] == [(1, Gaussian), (2, Covered), (3, Covered), (3, Gaussian), (4, Gaussian)]
+    assert run.certificate.releases_charged == 4
+
+
+def test_dp_ftrl_refuses_clients_that_may_come_in_every_round():
+    for cohort in (cl.poisson(0.5), cl.everyone(), cl.fixed(5), cl.cyclic(40)):
+        with pytest.raises(CloisterError, match=r"take turns.*cyclic"):
+            go(made("dp_ftrl"), cohort=cohort)
+
+
+def test_as_published_shows_the_claim_beside_the_price():
+    method = cl.methods.dp_fedsam(noise_multiplier=0.95, mode="as_published", **LOCAL)
+    run = go(method, cohort=cl.fixed(10), epsilon=None, rounds=3)
+    tensors = 2
+    honest = epsilon_of(FixedSizeGaussian(0.95 / math.sqrt(tensors), 10, 40), 3, 1e-3)
+    assert run.epsilon == pytest.approx(honest, rel=1e-6)
+    claimed = epsilon_of(PoissonGaussian(0.95, 0.25), 3, 1e-3, "rdp")
+    assert run.certificate.claimed["epsilon"] == pytest.approx(claimed, rel=1e-9)
+    assert run.epsilon > 2 * claimed
+    assert "the paper claims" in str(run.certificate)
+    honestly = go(cl.methods.dp_fedsam(noise_multiplier=0.95, **LOCAL), cohort=cl.fixed(10), epsilon=None, rounds=3)
+    assert honestly.certificate.claimed is None
+    assert "the paper claims" not in str(honestly.certificate)
+
+
+def test_variant_c_is_certified_for_single_messages_alone():
+    method = cl.methods.dp_fedsam_top_k(clip=0.5, variant="C", noise_multiplier=5.0, **LOCAL)
+    run = go(method, cohort=cl.fixed(10), epsilon=None, rounds=3)
+    assert run.epsilon == pytest.approx(epsilon_of(Gaussian(5.0 / (2 * math.sqrt(10))), 3, 1e-3), rel=1e-6)
+    text = " ".join(str(run.certificate).split())
+    assert "no central guarantee is proven" in text
+    assert "by itself" in run.certificate.released
+    with pytest.raises(CloisterError, match="fixed size"):
+        go(method, epsilon=None)
+
+
+def test_ddgauss_is_priced_as_a_sum_of_discrete_gaussians(tmp_path):
+    run = go(made("ddgauss", noise_multiplier=1.5), epsilon=None, folder=tmp_path / "r")
+    (event,) = {entry.event for entry in RunFolder.open(tmp_path / "r").ledger().entries}
+    assert isinstance(event, DiscreteGaussianSum)
+    assert (event.shares, event.dimension, event.rate) == (20, 1024, 0.5)
+    gaussian = epsilon_of(PoissonGaussian(1.5, 0.5), 5, 1e-3, "rdp")
+    assert gaussian < run.epsilon < 1.05 * gaussian
+    assert "wraps around" in str(run.certificate)
+    with pytest.raises(CloisterError, match="priced for Poisson"):
+        go(made("ddgauss"), cohort=cl.fixed(10))
+
+
+def test_the_bytes_of_an_upload_are_counted(tmp_path):
+    sizes = {}
+    for name in ("dp_fedavg", "fed_smp_rand_k", "fed_smp_top_k", "ddgauss", "adaptive_clipping", "ae_dpfl"):
+        go(made(name), folder=tmp_path / name, rounds=1)
+        sizes[name] = RunFolder.open(tmp_path / name).description()["upload_bytes"]
+    assert sizes == {
+        "dp_fedavg": 4 * 650,
+        "fed_smp_rand_k": 4 * 260,
+        "fed_smp_top_k": 4 * 260,
+        "ddgauss": 2 * 1024,
+        "adaptive_clipping": 4 * 651,
+        "ae_dpfl": 4 * 60 * 10,
+    }
+
+
+@pytest.mark.parametrize("name", ["fed_smp_top_k", "ae_dpfl"])
+def test_what_needs_public_data_is_refused_without(name):
+    with pytest.raises(CloisterError, match="public"):
+        go(made(name), task=cl.data.digits(clients=40))
+
+
+def test_public_samples_are_nobodys_and_not_for_testing():
+    everybody = torch.cat([TASK.population.inputs, TASK.test_inputs]).flatten(1)
+    pool = TASK.public[0].flatten(1)
+    same = (pool[:, None] == everybody[None]).all(2)
+    assert len(pool) == 60
+    plain = cl.data.digits(clients=40)
+    twins = (pool[:, None] == torch.cat([plain.population.inputs, plain.test_inputs]).flatten(1)[None]).all(2)
+    assert (same.sum(1) == twins.sum(1) - 1).all()  # each is gone once from where it was
+
+
+FILE = """
+epsilons = [8.0, 2.0]
+[shared]
+data = "digits"
+clients = 40
+steps = 2
+clip = 0.5
+rate = 0.5
+rounds = 2
+delta = 1e-3
+[methods.fedavg]
+[methods.dp_fedavg]
+[methods."by turns"]
+method = "dp_ftrl"
+cohort = "cyclic"
+size = 10
+"""
+
+
+def test_methods_are_compared_from_one_file_and_go_on_where_they_stopped(tmp_path):
+    path = tmp_path / "methods.toml"
+    path.write_text(FILE)
+    runs = list(compare(path, tmp_path / "runs", ["clients=30"]))
+    assert [run.folder for run, _ in runs] == [
+        "fedavg",
+        "dp_fedavg-epsilon-8",
+        "dp_fedavg-epsilon-2",
+        "by-turns-epsilon-8",
+        "by-turns-epsilon-2",
+    ]
+    for run, folder in runs:
+        epsilon = folder.certificate().epsilon
+        assert epsilon <= run.epsilon if run.epsilon else math.isinf(epsilon)
+        assert folder.description()["task"]["clients"] == 30
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("*.json*")}
+    assert len(list(compare(path, tmp_path / "runs", ["clients=30"]))) == 5
+    assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("*.json*")}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rounds = 3", "Expected epsilons, a table"),
+        ("epsilons = [1.0]\n[methods]\ndp_fedavg = 3\n", "Expected .dp_fedavg. to be a table"),
+        (FILE + "sice = 3", "Expected a known key, found 'sice'"),
+        (FILE.replace("dp_ftrl", "dp_ftlr"), "Expected method to be one of"),
+    ],
+)
+def test_a_wrong_file_is_refused_before_anything_runs(tmp_path, text, message):
+    path = tmp_path / "methods.toml"
+    path.write_text(text)
+    with pytest.raises(CloisterError, match=message):
+        planned(path, [])
