@@ -217,7 +217,7 @@ class Mechanism:
 
     Central noise may be correlated over rounds: `correlate(drawn, round, state) -> (noise, state)`, which is worth what
     independent noise is worth to whoever takes part once in `separation` rounds at most. `price(event, multiplier)` is
-    the event, where noise is not Gaussian.
+    the event, where noise is not Gaussian. `whole` noise is for messages of whole numbers, of norm `most_l2` at most.
     """
 
     name: str
@@ -226,6 +226,8 @@ class Mechanism:
     draw: Draw
     trust: str
     settings_beside: Settings = field(default_factory=dict)
+    whole: bool = False
+    most_l2: float = math.inf
     most: int | None = None
     missing: Callable[[int], int] = _only_for_nobody
     price: Callable[[Event, float], Event] = _priced_as_drawn
@@ -308,6 +310,8 @@ class Method:
     claims: bool = False
     local_only: bool = False
     notes: tuple[str, ...] = ()
+    trust: str | None = None  # who must be trusted, where it is not what the mechanism says
+    neighbours: str | None = None  # what the price is about, where it is not what the cohort says
 
     def init(self, w: Tensor) -> State:
         """What the server keeps from round to round, at the start."""

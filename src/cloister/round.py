@@ -32,7 +32,7 @@ from cloister.errors import CloisterError, expect
 from cloister.joints import Batch, Bound, Cohort, Function, Here, Method, Phase, Problem, Samples, Setting, State
 from cloister.params import Layout
 from cloister.precision import multiplying
-from cloister.privacy.events import Covered, Event, Gaussian, NonPrivate
+from cloister.privacy.events import Covered, Event, Gaussian, NonPrivate, PoissonGaussian
 from cloister.privacy.ledger import Ledger
 from cloister.streams import Streams, fold
 
@@ -128,7 +128,13 @@ class Federation:
 def rehearsal(fed: Federation, population: Population) -> Federation:
     """The same federation over made-up people who all take part: for trying things out, never for a release."""
     separation = fed.method.mechanism.separation
-    cohort = replace(fed.cohort, name="everyone", expected=float, separation=lambda _: separation)
+    cohort = replace(
+        fed.cohort,
+        name="everyone",
+        expected=float,
+        event=lambda noise, _: Gaussian(noise),
+        separation=lambda _: separation,
+    )
     return replace(fed, population=population, cohort=cohort)
 
 
@@ -144,7 +150,8 @@ def fitted(method: Method, cohort: Cohort, layout: Layout, clients: int, public:
     if noise is not None and method.fit is not None:
         setting = Setting(layout, expected, cohort.separation(clients), public)
         method = replace(method.fit(method, setting), fit=None)
-    if noise and not method.transform.bound(Bound(), layout).l2 < float("inf"):
+    bound = method.transform.bound(Bound(), layout)
+    if noise and not bound.l2 < float("inf"):
         raise CloisterError(
             f"Expected a bounded update for the {method.mechanism.name} mechanism, found none: without a "
             "bound no noise suffices, so add transforms.clip_l2(clip) to the method with a finite clip."
@@ -155,7 +162,14 @@ def fitted(method: Method, cohort: Cohort, layout: Layout, clients: int, public:
             f"because the noise of {method.name} is correlated over as many, found cohorts {cohort.name} of {clients} "
             f"clients: use cohort = cyclic, with cohorts of at most {clients // method.mechanism.separation}."
         )
-    if method.local_only and cohort.name == "poisson":
+    whole = method.transform.bits is not None
+    if method.fit is None and noise and (whole is not method.mechanism.whole or bound.l2 > method.mechanism.most_l2):
+        raise CloisterError(
+            f"Expected messages of norm at most {method.mechanism.most_l2:g} for {method.mechanism.name} noise, and "
+            f"whole numbers for whole noise alone, found a bound of {bound.l2:g} and {'whole' if whole else 'real'} "
+            "numbers: scale the one to the other."
+        )
+    if method.local_only and isinstance(cohort.event(1.0, clients), PoissonGaussian):
         raise CloisterError(
             f"Expected cohorts of a fixed size for {method.name}, whose clients are protected by their own shares of "
             "the noise alone, found poisson: use cohort = fixed or everyone."
@@ -252,7 +266,9 @@ def _pay(fed: Federation, ledger: Ledger, round: int) -> None:
     unit, repeatable = fed.method.unit, fed.streams.repeatable and not fed.streams.secure
     cycle = fed.cohort.separation(fed.population.clients)
     again = not repeatable and ledger.has_paid(unit, round)
-    event = fed.event if (round - 1) % cycle == 0 or again else Covered()
+    first = round - (round - 1) % cycle
+    covered = first < round and not again and ledger.has_paid(unit, first)
+    event = Covered() if covered else fed.event
     ledger.charge(unit, event, round=round, repeatable=repeatable)
 
 
@@ -359,6 +375,9 @@ def message_of(
     finite = torch.isfinite(torch.linalg.vector_norm(update, torch.inf))  # a maximum, which NaN passes through
     counts = finite & has_data
     message = transform.encode(torch.where(counts, update, torch.zeros_like(update)), here)
+    if message.is_floating_point():  # scaling can make a huge update infinite, and what is not finite has no bound
+        finite = finite & torch.isfinite(torch.linalg.vector_norm(message, torch.inf))
+        counts = finite & has_data
     message = torch.where(counts, message, torch.zeros_like(message))
     if fed.method.mechanism.place == "distributed":
         message = message + share

@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cloister.errors import expect
+
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 
 
@@ -65,7 +67,13 @@ class Streams:
         return torch.from_numpy((draws >> np.uint64(1)).view(np.int64)).to(device)
 
     def protective_normal(self, like: Tensor, purpose: str, *position: int) -> Tensor:
-        """Standard normal draws in the shape, type and place of `like`."""
+        """Standard normal draws in the shape, type and place of `like`, whose numbers are real."""
+        expect(
+            like.is_floating_point(),
+            "a floating type for Gaussian noise",
+            like.dtype,
+            "discrete noise is for whole numbers",
+        )
         if self.secure:
             draws = _system_normal(like.numel())
         elif like.is_cuda:

@@ -93,6 +93,39 @@ def test_whatever_a_client_computes_its_message_stays_within_the_bound(name, val
     assert rejected == (not torch.isfinite(hostile).all())
 
 
+@pytest.mark.parametrize("size", [1e30, 1e38, 2e38, 3.4e38])
+@pytest.mark.parametrize("name", PRIVATE)
+def test_an_update_that_encoding_makes_infinite_counts_as_broken(name, size):
+    """Found in review: scaling by d/k, or by 1/S, can leave the range of float32 after the update was found finite."""
+    method = METHODS[name]()
+    cohort = cl.cyclic(2) if name.startswith("dp_ftrl") else cl.everyone()
+    task = toy_task(sizes=(3, 2, 1))
+    huge = replace(method.local, update=lambda layout, state, w: torch.full_like(w, size))
+    fed, w = fed_of(replace(method, local=huge), cohort, task=task, dtype=torch.float32)
+    fed = replace(fed, method=replace(fed.method, mechanism=replace(fed.method.mechanism, place="central")))
+    message, _ = cohort_total(fed, Vectorised(3), 1, w, torch.tensor([0]))
+    assert torch.isfinite(message).all()
+    assert float(message.double().norm()) <= fed.bound.l2 * (1 + 1e-12)
+
+
+def test_noise_and_messages_must_fit_each_other():
+    whole = cl.mechanisms.discrete_gaussian(1.0, 50.0, 1, 1.0, 64, "central")
+    with pytest.raises(CloisterError, match="whole"):
+        federation(replace(METHODS["dp_fedavg"](), mechanism=whole))
+    fed, _ = fed_of(METHODS["ddgauss"](), COHORTS["poisson"])
+    with pytest.raises(CloisterError, match="whole"):
+        replace(fed, method=replace(fed.method, mechanism=cl.mechanisms.gaussian(1.0)))
+    with pytest.raises(CloisterError, match="floating"):
+        fed.streams.protective_normal(torch.zeros(3, dtype=torch.int64), "noise", 1)
+
+
+def test_a_cycle_that_nobody_paid_for_is_paid_in_its_middle():
+    fed, w = fed_of(METHODS["dp_ftrl"](), cl.cyclic(3))
+    ledger = Ledger.create(None, "test", {})
+    run_round(fed, ledger, ENGINES[0], 2, w, fed.method.init(w))
+    assert ledger.epsilon("client", 1e-5) > 0
+
+
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda e: f"{e.name}{e.chunk}")
 @pytest.mark.parametrize("name", METHODS)
 def test_a_broken_client_counts_as_zero_and_is_counted(name, engine):

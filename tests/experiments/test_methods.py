@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import cloister as cl
+from cloister import engine as engines
 from cloister.errors import CloisterError
 from cloister.experiments import training
 from cloister.experiments.compare import compare, planned
@@ -90,6 +91,30 @@ def test_a_round_of_a_cycle_that_is_played_again_with_other_noise_is_paid_for(tm
     story = [(e.round, type(e.event)) for e in RunFolder.open(tmp_path / "r").ledger().entries]
     assert story[:5] == [(1, Gaussian), (2, Covered), (3, Covered), (3, Gaussian), (4, Gaussian)]
     assert run.certificate.releases_charged == 4
+
+
+def test_that_noise_was_renewed_is_remembered_before_anything_is_drawn(tmp_path, monkeypatch):
+    """Resumed with other threads, a run draws new noise; killed at once, it must not go back to the old noise."""
+    method = made("dp_fedavg", noise_multiplier=2.0)
+    interrupted(monkeypatch, method, tmp_path / "r", at=4, epsilon=None)
+    monkeypatch.setattr(engines, "same_bits", lambda *_: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "run_round", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            go(method, folder=tmp_path / "r", epsilon=None, resume=True)
+    assert RunFolder.open(tmp_path / "r").load("cpu").engine["renewed"]
+
+
+def test_a_finished_run_keeps_no_noise_that_could_be_subtracted(tmp_path):
+    go(made("dp_ftrl", factorisation="tree"), rounds=6, folder=tmp_path / "r")
+    assert RunFolder.open(tmp_path / "r").load("cpu").state == {}
+    assert (tmp_path / "r" / "checkpoint.safetensors").stat().st_mode & 0o077 == 0
+
+
+def test_a_price_that_is_infinite_is_no_privacy():
+    run = go(cl.methods.ddgauss(clip=0.5, bits=3, deviations=1.0, noise_multiplier=0.05, **LOCAL), epsilon=None)
+    assert math.isinf(run.epsilon)
+    assert not run.certificate.private
 
 
 def test_dp_ftrl_refuses_clients_that_may_come_in_every_round():

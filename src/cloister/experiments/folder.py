@@ -136,7 +136,7 @@ class RunFolder:
             "configuration": configuration_hash(description),
         }
         facts["digest"] = _digest(tensors, facts)
-        write_atomically(self.path / "checkpoint.safetensors", save(tensors, facts))
+        write_atomically(self.path / "checkpoint.safetensors", save(tensors, facts), private=True)
 
     def load(self, device: Any) -> Checkpoint:
         """The newest checkpoint, verified."""
@@ -208,10 +208,11 @@ def plain(value: Any) -> Any:
     return value
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """The file has either its old content or the new one, whenever the power fails."""
+def write_atomically(path: Path, data: bytes, private: bool = False) -> None:
+    """The file has either its old content or the new one, whenever the power fails; `private`: for its owner alone."""
     draft = path.with_name(path.name + ".new")
-    with draft.open("wb") as file:
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -28,7 +28,7 @@ from cloister.problem import problem_of
 from cloister.round import Federation, cohort_total, event_of, fitted, rehearsal
 from cloister.streams import Streams
 
-DRAWS = 2
+DRAWS = 3
 """Goes up whenever the same seed gives other cohorts, batches or noise: a run resumed by other code would compute a
 round that was paid for with other bits."""
 
@@ -124,8 +124,10 @@ def prepare(
         "delta": delta,
         "budget": None if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta},
         "bound_l2": fed.bound.l2,
+        "bound_taken_for": fed.bound.taken_for,
         "denominator": fed.denominator,
-        "trust": method.mechanism.trust,
+        "trust": method.trust or method.mechanism.trust,
+        "neighbours": method.neighbours,
         "upload_bytes": _upload(fed, w),
         "seed": seed,
         "randomness": randomness,

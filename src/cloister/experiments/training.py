@@ -85,7 +85,11 @@ class Training:
             kept, engine = folder.cut_metrics(at.round), mapper or engines.restore(at.engine)
             if mapper is None and not engines.same_bits(at.engine, ready.fed.streams.repeatable):
                 ready = replace(ready, fed=_with_new_noise(ready.fed, len(ledger.entries)))
-            return cls(ready, engine, ledger, at, folder, kept)
+            training = cls(ready, engine, ledger, at, folder, kept)
+            if not ready.fed.streams.repeatable:
+                training._checkpoint()  # that noise is drawn anew is remembered before the first round that has it
+                training._wait()
+            return training
         except BaseException:
             ledger.close()
             raise
@@ -159,6 +163,9 @@ class Training:
         ready, w = self.ready, self.at.w
         certificate = certify(ready.description, configuration_hash(ready.description), self.ledger)
         if self.folder is not None:
+            # No round follows, and the state of correlated noise could be subtracted from the model.
+            spent = ready.fed.method.mechanism.init(w)
+            self.at = replace(self.at, state={k: v for k, v in self.at.state.items() if k not in spent})
             self._checkpoint()
             self._wait()
             self.folder.finish(certificate, ready.fed.problem.layout.views(w))

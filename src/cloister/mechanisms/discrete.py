@@ -54,6 +54,8 @@ def discrete_gaussian(
         draw,
         trust,
         settings,
+        whole=True,
+        most_l2=l2,
         most=shares,
         missing=lambda cohort: max(0, shares - cohort),
         price=price,

@@ -92,6 +92,8 @@ def dp_fedsam_top_k(
         local_only=as_printed,
         released="every client's noisy, sparsified update, by itself" if as_printed else Method.released,
         notes=(_NO_PROOF,) if as_printed else (),
+        trust="every client to add its own noise; the server may see every message" if as_printed else None,
+        neighbours="replace one client's data by any others; every message by itself" if as_printed else None,
     )
 
 

@@ -55,6 +55,11 @@ class Certificate:
     sampling_executed: str
     sampling_priced: list[str]
     clip: float | None
+    """The bound on the L2 norm of any client's message, in the message's own units."""
+    clip_taken_for: float | None
+    """What a replicated paper takes that bound for, and scales its noise to."""
+    pld: bool
+    """Whether the first price is by PLD; discrete noise is priced by RDP alone."""
     noise_multiplier: float | None
     noise_place: str
     denominator: float
@@ -88,16 +93,14 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
     """The certificate of a run from its description, the description's hash, and its ledger."""
     unit = description["method"]["unit"]
     events = [entry.event for entry in ledger.entries if entry.unit == unit]
-    private = all(protects(event) for event in events)
+    private = all(protects(event) for event in events) and math.isfinite(_loss(events).epsilon(0.5))
     own = description["delta"] or STRICT_DELTA
     deltas = deltas_beside(own)
-    loss = PrivacyLoss()
-    for event, count in Counter(events).items():
-        loss.add(event, count)
+    loss = _loss(events)
     noise = description["method"]["mechanism"]["noise_multiplier"]
     return Certificate(
         unit=unit,
-        relation=_NEIGHBOURS[common_relation(events)].format(unit=unit),
+        relation=description["neighbours"] or _NEIGHBOURS[common_relation(events)].format(unit=unit),
         private=private,
         released=_released(description["method"]["released"], private, bool(events)),
         trusted=description["trust"],
@@ -105,6 +108,8 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
         sampling_executed=description["cohort"]["executed"],
         sampling_priced=[_priced_as(event, count) for event, count in Counter(events).items()],
         clip=_finite(description["bound_l2"]),
+        clip_taken_for=description["bound_taken_for"],
+        pld=not any(isinstance(event, DiscreteGaussianSum) for event in events),
         noise_multiplier=noise,
         noise_place=description["method"]["mechanism"]["place"],
         denominator=description["denominator"],
@@ -119,6 +124,13 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
         ledger_seal=ledger.seal,
         versions=_versions(),
     )
+
+
+def _loss(events: list[Event]) -> PrivacyLoss:
+    loss = PrivacyLoss()
+    for event, count in Counter(events).items():
+        loss.add(event, count)
+    return loss
 
 
 def deltas_beside(own: float) -> list[float]:
@@ -181,8 +193,9 @@ def _not_covered(description: Mapping[str, Any], delta: float, private: bool) ->
         "clients' data is a release that was not charged",
         "metrics: accuracies, losses, cohort sizes and counts of rejected updates are exact; where test samples are "
         "the clients' own, what they show is not protected",
-        "the files beside this certificate: the checkpoint holds a hash of the data, config.toml the seed and "
-        "metrics.jsonl the metrics, so publish the model and this certificate alone",
+        "the files beside this certificate: the checkpoint holds a hash of the data (and, while a run with "
+        "correlated noise is under way, noise that could be subtracted), config.toml the seed and metrics.jsonl the "
+        "metrics, so publish the model and this certificate alone",
         "what the run started from: the initial model, the shape of the data and the number of classes count as public",
         f"the number of clients: {clients} was declared when the run began and sets the constant denominator",
         "floating-point arithmetic: the proof is for real numbers, the noise is drawn with finite precision",
@@ -232,6 +245,13 @@ def round_up(epsilon: float | None, digits: int = 3) -> str:
     return f"{math.ceil(epsilon * 10**digits - 1e-9) / 10**digits:.{digits}f}"
 
 
+def _noise(c: Certificate) -> str:
+    if not c.noise_multiplier:
+        return "none"
+    taken = "" if c.clip_taken_for is None else f" of {c.clip_taken_for:g}, which the paper takes the bound for"
+    return f"multiplier {c.noise_multiplier:.6g}{taken}, {c.noise_place}"
+
+
 def _claim(claimed: Mapping[str, float]) -> str:
     return (
         f"epsilon {claimed['epsilon']:.3f} at {claimed['delta']:g}, for noise multiplier "
@@ -249,15 +269,17 @@ def _text(c: Certificate) -> str:
         ("randomness", c.randomness),
         ("cohorts executed", c.sampling_executed),
         *(("cohorts priced", line) for line in c.sampling_priced or ["nothing was charged"]),
-        ("clip", "none" if c.clip is None else f"{c.clip:g} (L2 norm of the whole update)"),
-        ("noise", f"multiplier {c.noise_multiplier:.6g}, {c.noise_place}" if c.noise_multiplier else "none"),
+        ("bound", "none" if c.clip is None else f"{c.clip:g} (L2 norm of any client's whole message)"),
+        ("noise", _noise(c)),
         ("denominator", f"{c.denominator:g}, constant"),
         ("rounds", f"{c.rounds_charged} of {c.rounds_planned} planned, {c.releases_charged} releases charged"),
         ("budget", f"epsilon {c.budget['epsilon']:g} at delta {c.budget['delta']:g}" if c.budget else "none"),
         *(
             (
                 f"epsilon at {price.delta:g}",
-                f"{round_up(price.epsilon_pld)} (PLD)   {round_up(price.epsilon_rdp)} (RDP)",
+                f"{round_up(price.epsilon_pld)} (PLD)   {round_up(price.epsilon_rdp)} (RDP)"
+                if c.pld
+                else f"{round_up(price.epsilon_rdp)} (RDP)",
             )
             for price in c.prices
         ),

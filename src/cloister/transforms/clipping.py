@@ -75,7 +75,8 @@ def adaptive_clip(clip: float, quantile: float, clip_lr: float, bit_weight: floa
     A client sends u/S within norm 1 and, beside it, (b - 1/2) * bit_weight, where b says whether its update was within
     S. Guarantee: the message's norm is at most sqrt(1 + bit_weight^2/4), whatever S is, so that one Gaussian release
     pays for both. From the noisy share of clients within S follows the next S, which is told to everyone:
-    S <- S exp(-clip_lr (share - quantile)), with the share kept between 0 and 1.
+    S <- S exp(-clip_lr (share - quantile)), with the share kept between 0 and 1 and S within
+    a factor of a million of where it began.
     """
     expect_positive("clip", clip, "the norm to start from")
     expect(0 < quantile < 1, "0 < quantile < 1", quantile, "0.5 clips half of the updates")
@@ -91,7 +92,8 @@ def adaptive_clip(clip: float, quantile: float, clip_lr: float, bit_weight: floa
     def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
         now = here.said["clip"]
         share = (total[-1].double() / bit_weight / here.expected + 0.5).clamp(0, 1)
-        return total[:-1] * now.to(total.dtype), {"clip": now * torch.exp(-clip_lr * (share - quantile))}
+        following = now * torch.exp(-clip_lr * (share - quantile))
+        return total[:-1] * now.to(total.dtype), {"clip": following.clamp(clip * 1e-6, clip * 1e6)}
 
     settings = {"clip": clip, "quantile": quantile, "clip_lr": clip_lr, "bit_weight": bit_weight}
     return Transform(

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from cloister.errors import expect
 from cloister.joints import Bound, Here, Transform
 
 
@@ -21,6 +22,9 @@ def votes(queries: int) -> Transform:
     def encode(update: Tensor, here: Here) -> Tensor:
         assert here.public is not None
         outputs = here.problem.outputs(here.w + update, here.public[0][:queries])
+        expect(
+            outputs.dim() == 2, "a model that names one class a sample", tuple(outputs.shape), "vote with a classifier"
+        )
         named = outputs.argmax(1, keepdim=True) == torch.arange(outputs.shape[1], device=update.device)
         return named.to(update.dtype).flatten()
 
