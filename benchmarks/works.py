@@ -16,9 +16,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import cloister as cl
 from cloister.batches import Population, plan, shape_of
+from cloister.federation import Federation
 from cloister.models import CATALOGUE as MODELS
 from cloister.problem import cross_entropy, problem_of
-from cloister.round import Federation
 from cloister.streams import Streams, fold
 from cloister.views import View, images, plain
 

@@ -12,10 +12,10 @@ from torch import nn
 import cloister as cl
 from cloister.data import Task
 from cloister.engine import Loop, Vectorised
+from cloister.federation import Federation
 from cloister.joints import Cohort, Method
 from cloister.privacy.ledger import Ledger
 from cloister.problem import problem_of
-from cloister.round import Federation
 from cloister.streams import Streams
 
 torch.set_num_threads(1)

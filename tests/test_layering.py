@@ -14,6 +14,7 @@ FLOORS = [
     {"joints", "views", "sparsity", "walsh", "discrete_gaussian"},
     {"gradients", "public"},
     {"batches", "problem", "local", "transforms", "mechanisms", "servers", "cohorts"},
+    {"federation"},
     {"round"},
     {"engine", "methods", "models"},
     {"data"},

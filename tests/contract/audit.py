@@ -17,10 +17,11 @@ from torch import Tensor
 from cloister.batches import Population
 from cloister.engine import Vectorised
 from cloister.errors import BudgetExceeded
+from cloister.federation import Federation
 from cloister.joints import Transform
 from cloister.privacy.events import PoissonGaussian
 from cloister.privacy.ledger import Budget, Ledger
-from cloister.round import Federation, Outcome, cohort_total
+from cloister.round import Outcome, cohort_total
 from cloister.servers import sgd
 
 Play = Callable[..., Outcome]

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 import cloister as cl
+from cloister.federation import Federation
 from cloister.joints import Cohort, Method, Transform
-from cloister.round import Federation
 from conftest import federation, toy_task
 
 CLIP = 0.05  # far below what a toy client sends, so that clipping is always at work

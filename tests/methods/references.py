@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 import cloister as cl
 from cloister.engine import Loop, Vectorised
+from cloister.federation import Federation
 from cloister.joints import Cohort, Method
 from cloister.privacy.ledger import Ledger
-from cloister.round import Federation, Turn, cohort_total, run_round, shapes_of, work_of
+from cloister.round import Turn, cohort_total, run_round, shapes_of, work_of
 from conftest import federation, toy_task
 
 Named = dict[str, Tensor]

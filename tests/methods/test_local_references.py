@@ -39,7 +39,8 @@ from torch import Tensor
 
 import cloister as cl
 from cloister.engine import Loop
-from cloister.round import Federation, cohort_total
+from cloister.federation import Federation
+from cloister.round import cohort_total
 
 CLIP, LR = 0.3, 0.4
 RULE = {"lr": LR, "batch": 4, "epochs": 3}

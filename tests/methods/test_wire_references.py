@@ -40,8 +40,9 @@ from torch import Tensor
 
 import cloister as cl
 from cloister.errors import CloisterError
+from cloister.federation import Federation
 from cloister.privacy.ledger import Ledger
-from cloister.round import Federation, cohort_total, run_round
+from cloister.round import cohort_total, run_round
 
 CLIP, LR, Z = 0.3, 0.4, 0.8
 RULE = {"lr": LR, "batch": 4, "steps": 4, "momentum": 0.5, "weight_decay": 0.01}

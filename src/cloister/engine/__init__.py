@@ -26,7 +26,8 @@ from cloister.engine.loop import Loop
 from cloister.engine.ranks import Ranks, Sharded, assist, in_words_when_stopped, join, leave, local_device
 from cloister.engine.vectorised import Vectorised
 from cloister.errors import expect
-from cloister.round import Engine, Federation
+from cloister.federation import Federation
+from cloister.round import Engine
 
 ENGINES = ("auto", "loop", "vectorised", "graphed", "compiled")
 

@@ -12,8 +12,9 @@ from cloister.batches import Population
 from cloister.engine.graphed import Graphed
 from cloister.engine.loop import Loop
 from cloister.engine.vectorised import Vectorised
+from cloister.federation import Federation, rehearsal
 from cloister.joints import Batch
-from cloister.round import Engine, Federation, cohort_total, rehearsal
+from cloister.round import Engine, cohort_total
 
 MEMORY_BUDGET = 2**30
 """Bytes that a chunk of clients may take on a CPU, unless the user says otherwise."""

@@ -24,8 +24,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from cloister.batches import Population
 from cloister.engine.convolutions import PerClient
 from cloister.engine.parts import Parts, sum_of_messages
+from cloister.federation import Federation
 from cloister.joints import Batch, State
-from cloister.round import Federation, Step, Sum, Work, steps_of
+from cloister.round import Step, Sum, Work, steps_of
 
 Compile = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
 

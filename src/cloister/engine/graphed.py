@@ -17,7 +17,8 @@ from torch import Tensor
 from cloister.batches import Shape, rounded_up
 from cloister.engine.compiled import compiled_parts
 from cloister.engine.parts import Parts, places_for, same_parts, sum_of_chunk
-from cloister.round import Federation, Moment, Sum, Turn, ragged, shapes_of
+from cloister.federation import Federation
+from cloister.round import Moment, Sum, Turn, ragged, shapes_of
 
 Key = tuple[int, tuple[Shape, ...]]
 

@@ -10,8 +10,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from cloister.federation import Federation
 from cloister.joints import Function
-from cloister.round import Batches, Federation, Sum, Turn, Work, client_round, shapes_of, steps_of, work_of
+from cloister.round import Batches, Sum, Turn, Work, client_round, shapes_of, steps_of, work_of
 
 Message = tuple[Tensor, Tensor]
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from cloister.batches import Population, Shape, rounded_up
 from cloister.engine.convolutions import PerClient
+from cloister.federation import Federation
 from cloister.joints import State
-from cloister.round import Federation, Moment, Sum, Work, message_of, steps_of, trained, work_of
+from cloister.round import Moment, Sum, Work, message_of, steps_of, trained, work_of
 
 
 def same_parts(one: Federation | None, other: Federation) -> bool:

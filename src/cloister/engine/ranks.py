@@ -20,8 +20,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cloister.errors import RankLost
+from cloister.federation import Federation
 from cloister.precision import multiplying
-from cloister.round import Engine, Federation, Sum, Turn
+from cloister.round import Engine, Sum, Turn
 
 _STOP = 0  # in place of a round's number, which starts from 1
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from cloister.engine.compiled import compiled_parts, traced
 from cloister.engine.parts import Parts, places_for, same_parts, sum_of_chunk
-from cloister.round import Federation, Sum, Turn, ragged, shapes_of
+from cloister.federation import Federation
+from cloister.round import Sum, Turn, ragged, shapes_of
 
 PATIENCE = 12
 """How often a step is computed before it is traced, which takes some tenths of a second."""

@@ -18,6 +18,7 @@ from cloister.engine import Loop
 from cloister.errors import CloisterError, expect, expect_count, expect_delta
 from cloister.experiments.evaluate import Score, scorer
 from cloister.experiments.folder import configuration_hash
+from cloister.federation import Federation, event_of, fitted, rehearsal
 from cloister.joints import Batching, Cohort, Mechanism, Method, describe
 from cloister.precision import expect_precision
 from cloister.privacy.accounting import epsilon as epsilon_of
@@ -25,7 +26,7 @@ from cloister.privacy.calibrate import calibrate
 from cloister.privacy.events import Event
 from cloister.privacy.ledger import Budget
 from cloister.problem import problem_of
-from cloister.round import Federation, cohort_total, event_of, fitted, rehearsal
+from cloister.round import cohort_total
 from cloister.streams import Streams
 
 DRAWS = 3

@@ -21,9 +21,10 @@ from cloister.experiments.evaluate import Score
 from cloister.experiments.folder import Checkpoint, RunFolder, configuration_hash
 from cloister.experiments.prepare import Ready
 from cloister.experiments.progress import Progress
+from cloister.federation import Federation
 from cloister.privacy.certificate import Certificate, certify
 from cloister.privacy.ledger import Ledger
-from cloister.round import Engine, Federation, run_round
+from cloister.round import Engine, run_round
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,129 @@
+"""A federation: a method, a cohort, a model and people, and what a release of theirs costs.
+
+A method that depends on the size of the model or of the cohort, or on public data, is completed here; what no noise
+would make private is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from cloister.batches import Population
+from cloister.errors import CloisterError, expect
+from cloister.joints import Bound, Cohort, Here, Method, Problem, Samples, Setting, State
+from cloister.params import Layout
+from cloister.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian
+from cloister.streams import Streams
+
+
+@dataclass(frozen=True)
+class Federation:
+    """All that stays the same over the rounds. A method that depends on its size is completed here."""
+
+    method: Method
+    cohort: Cohort
+    problem: Problem
+    population: Population
+    streams: Streams
+    precision: str = "exact"
+    public: Samples | None = None
+    _blank: dict[str, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        method = fitted(self.method, self.cohort, self.problem.layout, self.population.clients, self.public)
+        object.__setattr__(self, "method", method)
+
+    @property
+    def bound(self) -> Bound:
+        """The bound on any client's message."""
+        return self.method.transform.bound(Bound(), self.problem.layout)
+
+    @property
+    def event(self) -> Event:
+        """What is charged for one release."""
+        return event_of(self.method, self.cohort, self.problem.layout, self.population.clients)
+
+    @property
+    def denominator(self) -> float:
+        """The constant by which the sum is divided: the cohort's expected size."""
+        return self.cohort.expected(self.population.clients)
+
+    def here(self, w: Tensor, said: State, key: Tensor | None = None) -> Here:
+        """What transforms may know: without a key, the server's."""
+        key = torch.zeros((), dtype=torch.int64, device=w.device) if key is None else key
+        return Here(self.problem, self.public, self.denominator, w, said, key)
+
+    def blank(self, w: Tensor, said: State) -> Tensor:
+        """A message of zeros: messages are not always of the shape and type of the model."""
+        if "message" not in self._blank:
+            made = self.method.transform.encode(torch.zeros_like(w), self.here(w, said))
+            self._blank["message"] = torch.zeros_like(made)
+        return self._blank["message"]
+
+
+def rehearsal(fed: Federation, population: Population) -> Federation:
+    """The same federation over made-up people who all take part: for trying things out, never for a release."""
+    separation = fed.method.mechanism.separation
+    cohort = replace(
+        fed.cohort,
+        name="everyone",
+        expected=float,
+        event=lambda noise, _: Gaussian(noise),
+        separation=lambda _: separation,
+    )
+    return replace(fed, population=population, cohort=cohort)
+
+
+def fitted(method: Method, cohort: Cohort, layout: Layout, clients: int, public: Samples | None = None) -> Method:
+    """The method, completed for a model and a cohort; refused where no noise would make it private."""
+    expected, noise = cohort.expected(clients), method.mechanism.noise_multiplier
+    expect(
+        0 < expected <= clients,
+        f"a cohort of at most {clients} clients, as many as there are",
+        expected,
+        "ask for fewer",
+    )
+    if noise is not None and method.fit is not None:
+        setting = Setting(layout, expected, cohort.separation(clients), public)
+        method = replace(method.fit(method, setting), fit=None)
+    bound = method.transform.bound(Bound(), layout)
+    if noise and not bound.l2 < float("inf"):
+        raise CloisterError(
+            f"Expected a bounded update for the {method.mechanism.name} mechanism, found none: without a "
+            "bound no noise suffices, so add transforms.clip_l2(clip) to the method with a finite clip."
+        )
+    if method.mechanism.separation > cohort.separation(clients):
+        raise CloisterError(
+            f"Expected cohorts in which a client takes part once in {method.mechanism.separation} rounds at most, "
+            f"because the noise of {method.name} is correlated over as many, found cohorts {cohort.name} of {clients} "
+            f"clients: use cohort = cyclic, with cohorts of at most {clients // method.mechanism.separation}."
+        )
+    whole = method.transform.bits is not None
+    if method.fit is None and noise and (whole is not method.mechanism.whole or bound.l2 > method.mechanism.most_l2):
+        raise CloisterError(
+            f"Expected messages of norm at most {method.mechanism.most_l2:g} for {method.mechanism.name} noise, and "
+            f"whole numbers for whole noise alone, found a bound of {bound.l2:g} and {'whole' if whole else 'real'} "
+            "numbers: scale the one to the other."
+        )
+    if method.local_only and isinstance(cohort.event(1.0, clients), PoissonGaussian):
+        raise CloisterError(
+            f"Expected cohorts of a fixed size for {method.name}, whose clients are protected by their own shares of "
+            "the noise alone, found poisson: use cohort = fixed or everyone."
+        )
+    return method
+
+
+def event_of(method: Method, cohort: Cohort, layout: Layout, clients: int) -> Event:
+    """What a release of the (fitted) method costs: its noise as a multiple of what a client can contribute."""
+    noise = method.mechanism.noise_multiplier
+    if not noise:
+        return NonPrivate()
+    bound = method.transform.bound(Bound(), layout)
+    honest = noise if bound.taken_for is None else noise * bound.taken_for / bound.l2
+    if method.local_only:  # a message becomes any other, under one share of the noise, and everybody sees whose it is
+        return Gaussian(honest / (2 * math.sqrt(cohort.expected(clients))))
+    return method.mechanism.price(cohort.event(honest, clients), honest)
