@@ -150,7 +150,7 @@ def test_plan_prints_and_draws(command, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", *KEYS, *NOISE, "clipp=1"], 'did you mean "clip"?'),
+        (["run", *KEYS, *NOISE, "clipp=1"], 'perhaps you mean "clip"'),
         (["run", *KEYS, *NOISE, "clip=-1"], "clip > 0"),
         (["run", *KEYS, *NOISE, "rate=1.5"], "0 < rate <= 1"),
         (["run", *KEYS, "epsilon=1e-9"], "some noise can reach"),
@@ -263,7 +263,7 @@ def test_data_can_be_listed_and_looked_at(command, tmp_path):
     ("words", "message"),
     [
         (["data", "show"], "name of a data set"),
-        (["data", "show", "digitz"], 'did you mean "digits"'),
+        (["data", "show", "digitz"], 'perhaps you mean "digits"'),
         (["data", "show", "digits", "partition=natural"], "know their owners"),
         (["data", "show", "mnist"], "cloister data get mnist"),
         (["data", "get", "nothing"], "found 'nothing'"),

@@ -86,8 +86,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """The clause that helps somebody who mistyped a name.
 
     >>> nearest("clipp", ["clip", "rounds"])
-    'did you mean "clip"?'
+    'perhaps you mean "clip"'
     """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f'did you mean "{close[0]}"?' if close else "known are " + ", ".join(names)
+    return f'perhaps you mean "{close[0]}"' if close else "known are " + ", ".join(names)

@@ -3,7 +3,7 @@
     local rule -> transform -> mechanism -> (sum over the cohort) -> transform, backwards -> server optimiser
 
 A method is a composition of these (`Method`); `round.py` is the only place where they meet. The parts live in
-`local.py`, `transforms.py`, `mechanisms.py`, `servers.py` and `cohorts.py`, none of which imports another.
+`local.py`, `transforms/`, `mechanisms/`, `servers.py` and `cohorts.py`, none of which imports another.
 """
 
 from __future__ import annotations

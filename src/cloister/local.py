@@ -12,7 +12,7 @@ from cloister.errors import CloisterError, expect, expect_count, expect_not_nega
 from cloister.gradients import Gradient, plain
 from cloister.joints import Batch, Batching, LocalRule, Phase, Problem, State, Step
 from cloister.params import Layout
-from cloister.sparsity import Ties, expect_fraction, largest
+from cloister.sparsity import Ties, expect_fraction, expect_ties, largest
 
 
 def sgd(
@@ -80,6 +80,7 @@ def keep_largest(rule: LocalRule, keep: float, ties: Ties = "keep") -> LocalRule
     Which ones these are is as private as the update itself: noise must cover all coordinates.
     """
     expect_fraction("keep", keep)
+    expect_ties(ties)
 
     def update(layout: Layout, state: State, start: Tensor) -> Tensor:
         whole = rule.update(layout, state, start)
@@ -104,6 +105,7 @@ def keep_important(rule: LocalRule, keep: float, data: Importance = "all", ties:
     Which coordinates are kept is as private as the update itself: noise must cover all of them.
     """
     expect_fraction("keep", keep)
+    expect_ties(ties)
     expect(data in ("all", "batch"), "importance to be all or batch", data, "choose which data the gradient is over")
 
     def init(w: Tensor) -> State:

@@ -58,6 +58,7 @@ def student(lr: float, epochs: int, batch: int, momentum: float = 0.0) -> Server
     expect_positive("student_lr", lr, "the learning rate of the student")
     expect_count("student_epochs", epochs, "passes over the public samples")
     expect_count("student_batch", batch, "public samples in a mini-batch")
+    expect(0 <= momentum < 1, "0 <= student_momentum < 1", momentum, "0 switches it off")
 
     def update(w: Tensor, mean: Tensor, state: State, here: Here) -> tuple[Tensor, State]:
         assert here.public is not None

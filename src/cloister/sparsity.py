@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from cloister.errors import expect
+from cloister.errors import expect, expect_probability
 from cloister.params import Layout
 
 Ties = Literal["keep", "first"]
@@ -17,7 +17,12 @@ Ties = Literal["keep", "first"]
 
 def expect_fraction(name: str, keep: float) -> None:
     """Refuse what is no fraction of a layer."""
-    expect(0 < keep <= 1, f"0 < {name} <= 1", keep, "the fraction of the coordinates that is kept")
+    expect_probability(name, keep, "the fraction of the coordinates that is kept")
+
+
+def expect_ties(ties: Ties) -> None:
+    """Refuse what is no way to break ties."""
+    expect(ties in get_args(Ties), f"ties to be one of {', '.join(get_args(Ties))}", ties, "choose one")
 
 
 def kept_of(size: int, keep: float) -> int:

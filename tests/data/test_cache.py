@@ -75,7 +75,7 @@ def test_options_and_defaults(root, reads):
     assert cached("shakespeare", root, length=10).train.inputs.shape[1] == 10
     assert cached("shakespeare", root).train.inputs.shape[1] == 80
     assert len(reads) == 2
-    with pytest.raises(CloisterError, match="found 'lenght': did you mean \"length\""):
+    with pytest.raises(CloisterError, match="found 'lenght': perhaps you mean \"length\""):
         cached("shakespeare", root, lenght=10)
     with pytest.raises(CloisterError, match="name of a data format"):
         cached("shakespear", root)

@@ -150,7 +150,7 @@ def test_emnist_is_put_upright(tmp_path):
         read("emnist", tmp_path, split="letters")
     with pytest.raises(CloisterError, match=r"emnist-byclass-train-images-idx3-ubyte\.gz, found no such file"):
         read("emnist", tmp_path)
-    with pytest.raises(CloisterError, match="found 'leters': did you mean \"letters\""):
+    with pytest.raises(CloisterError, match="found 'leters': perhaps you mean \"letters\""):
         read("emnist", tmp_path, split="leters")
 
 
@@ -758,9 +758,9 @@ def test_bad_plays_are_refused(tmp_path, text, message):
 def test_the_formats_are_known_by_name():
     assert list(FORMATS) == NAMES
     assert all(form.name == name for name, form in FORMATS.items())
-    with pytest.raises(CloisterError, match="found 'minst': did you mean \"mnist\""):
+    with pytest.raises(CloisterError, match="found 'minst': perhaps you mean \"mnist\""):
         format_named("minst")
-    with pytest.raises(CloisterError, match="an option of emnist, found 'splitt': did you mean \"split\""):
+    with pytest.raises(CloisterError, match="an option of emnist, found 'splitt': perhaps you mean \"split\""):
         FORMATS["emnist"].options(splitt="letters")
     with pytest.raises(CloisterError, match="an option of mnist, found 'split': it has none"):
         FORMATS["mnist"].options(split="letters")

@@ -125,7 +125,7 @@ def test_bad_tables_are_refused(tmp_path):
     with pytest.raises(CloisterError, match="numbers"):
         cl.data.from_folder(tmp_path)
     (tmp_path / "a.csv").write_text("a,lable\n1,0\n")
-    with pytest.raises(CloisterError, match='did you mean "lable"'):
+    with pytest.raises(CloisterError, match='perhaps you mean "lable"'):
         cl.data.from_folder(tmp_path)
     with pytest.raises(CloisterError, match="a column 'who'"):
         cl.data.from_dataset(FakeDataset({"x": [1], "label": [0]}), client="who")

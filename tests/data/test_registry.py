@@ -119,7 +119,7 @@ def test_the_data_folder(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_mistyped_name_is_helped():
     assert entry("mnist") is ENTRIES["mnist"]
-    with pytest.raises(CloisterError, match="found 'cifar1': did you mean \"cifar10\""):
+    with pytest.raises(CloisterError, match="found 'cifar1': perhaps you mean \"cifar10\""):
         entry("cifar1")
 
 

@@ -80,11 +80,11 @@ def test_parts_take_their_keys():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"clipp": 1.0}, 'did you mean "clip"'),
+        ({"clipp": 1.0}, 'perhaps you mean "clip"'),
         ({"zzzz": 1}, "known are"),
         ({"hidden": 5}, "belongs to model mlp"),
         ({"size": 5}, "belongs to cohort fixed"),
-        ({"method": "dp_fedavgg"}, 'did you mean "dp_fedavg"'),
+        ({"method": "dp_fedavgg"}, 'perhaps you mean "dp_fedavg"'),
         ({"data": "cats"}, "data to be one of digits"),
         ({"partition": "alphabetical"}, "partition to be one of iid"),
         ({"alpha": 0.5}, "belongs to partition dirichlet"),

@@ -12,6 +12,7 @@ from cloister import engine as engines
 from cloister.errors import CloisterError
 from cloister.experiments import training
 from cloister.experiments.compare import compare, planned
+from cloister.experiments.config import build
 from cloister.experiments.folder import RunFolder
 from cloister.methods import CARDS, CATALOGUE
 from cloister.privacy.accounting import epsilon as epsilon_of
@@ -65,6 +66,40 @@ def test_a_method_spends_its_budget_and_resumes_to_the_same_bits(name, tmp_path,
     assert torch.equal(vector(whole), vector(resumed))
     ledgers = [(tmp_path / run / "ledger.jsonl").read_bytes() for run in ("whole", "torn")]
     assert ledgers[0] == ledgers[1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: cl.methods.dp_fedavg(clip=1.0, steps=2, mode="Honest"),
+        lambda: cl.methods.blur(clip=1.0, steps=2, mode="published"),
+        lambda: cl.methods.fed_smp_rand_k(clip=1.0, steps=2, mode=""),
+        lambda: cl.methods.lus(clip=1.0, steps=2, ties="none"),
+        lambda: cl.methods.dp_fedsam_top_k(steps=2, variant="B", ties=0),
+        lambda: cl.methods.dp_fedsam_top_k(steps=2, keep="0.4"),
+        lambda: cl.methods.fed_smp_top_k(clip=1.0, steps=2, public_steps=0),
+        lambda: cl.methods.fed_smp_top_k(clip=1.0, steps=2, public_batch=-3),
+        lambda: cl.methods.ae_dpfl(steps=2, student_momentum=7),
+        lambda: cl.methods.adaptive_clipping(steps=2, count_noise=0.4),
+        lambda: cl.methods.dp_ftrl(clip=1.0, steps=2, factorisation="tree", band=3),
+        lambda: cl.methods.ddgauss(clip=1.0, steps=2, bits=1),
+    ],
+)
+def test_bad_settings_are_refused_in_one_sentence(make):
+    with pytest.raises(CloisterError, match=r"^Expected .* found .*: .*\.$"):
+        make()
+
+
+def test_a_count_noise_is_a_multiple_of_whatever_noise_is_calibrated():
+    run = go(made("adaptive_clipping", count_noise=0.6), epsilon=8.0, rounds=3)
+    assert 7.9 < run.epsilon <= 8.0
+
+
+def test_a_method_with_a_server_of_its_own_takes_no_other():
+    keys = {"method": "ae_dpfl", "steps": 1, "rounds": 1, "public": 60, "rate": 0.5, "clients": 40}
+    assert "server" not in build(keys).values
+    with pytest.raises(CloisterError, match="server"):
+        build({**keys, "server": "adam"})
 
 
 def test_every_method_has_a_card():
@@ -226,6 +261,10 @@ def test_methods_are_compared_from_one_file_and_go_on_where_they_stopped(tmp_pat
         epsilon = folder.certificate().epsilon
         assert epsilon <= run.epsilon if run.epsilon else math.isinf(epsilon)
         assert folder.description()["task"]["clients"] == 30
+    with pytest.raises(CloisterError, match="the settings with which"):
+        list(compare(path, tmp_path / "runs", ["clients=30", "rounds=3"]))
+    assert [run.epsilon for run in planned(path, ["epsilons=[1.0]", "size=5"])] == [None, 1.0, 1.0]
+    assert planned(path, ["size=5"])[-1].experiment.values["size"] == 5
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("*.json*")}
     assert len(list(compare(path, tmp_path / "runs", ["clients=30"]))) == 5
     assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("*.json*")}
@@ -236,7 +275,15 @@ def test_methods_are_compared_from_one_file_and_go_on_where_they_stopped(tmp_pat
     [
         ("rounds = 3", "Expected epsilons, a table"),
         ("epsilons = [1.0]\n[methods]\ndp_fedavg = 3\n", "Expected .dp_fedavg. to be a table"),
-        (FILE + "sice = 3", "Expected a known key, found 'sice'"),
+        (FILE + "sice = 3", "In .methods.by turns.: Expected a known key, found 'sice'"),
+        (
+            FILE.replace("rounds = 2", "rounds = 2\nrouns = 2"),
+            "Expected keys that some method .* found 'rouns': perhaps you mean",
+        ),
+        (FILE.replace("clip = 0.5", "epsilon = 3.0"), "Expected keys that all runs share, found 'epsilon'"),
+        (FILE.replace("[8.0, 2.0]", "[2.0, 2.0]"), "folders of their own, found 'dp_fedavg-epsilon-2'"),
+        (FILE.replace("by turns", "../by turns"), "a name of letters"),
+        ("epsilons = []\n[methods.dp_fedavg]\nclip = 1.0\nrate = 0.5\nsteps = 1\nrounds = 1\n", "at least one run"),
         (FILE.replace("dp_ftrl", "dp_ftlr"), "Expected method to be one of"),
     ],
 )

@@ -91,7 +91,9 @@ CYCLES = [("tree", 2, 16), ("tree", 1, 16), ("tree", 3, 16), ("banded", 2, 16), 
 
 @pytest.mark.parametrize(("factorisation", "size", "band"), CYCLES)
 def test_correlated_noise_is_that_of_the_explicit_matrix(factorisation, size, band):
-    made = cl.methods.dp_ftrl(CLIP, factorisation, band, noise_multiplier=Z, **RULE)
+    made = cl.methods.dp_ftrl(
+        CLIP, factorisation, None if factorisation == "tree" else band, noise_multiplier=Z, **RULE
+    )
     fed, w, _ = federated(made, cl.cyclic(size))
     cycle = -(-8 // size)
     draws = torch.stack([normal(fed, round) for round in range(1, ROUNDS + 1)])

@@ -285,7 +285,7 @@ def test_ddgauss_releases_the_modular_sum_of_messages_and_noise(bits, noise):
 @pytest.mark.parametrize(("z", "on_count"), [(0.3, 0.4), (0.05, None), (0.0, 0.5)])
 def test_the_clip_follows_the_quantile_and_shares_the_noise(z, on_count):
     """Releases u within S under noise z_u S, and b - 1/2 under noise s_b; z_u^-2 + (2 s_b)^-2 = z^-2."""
-    made = cl.methods.adaptive_clipping(CLIP, 0.6, 0.5, on_count, noise_multiplier=z, **RULE)
+    made = cl.methods.adaptive_clipping(CLIP, 0.6, 0.5, on_count and on_count / (z or 0.5), noise_multiplier=z, **RULE)
     fed, w, _ = federated(made)
     s_b = 0.0 if not z else on_count or max(8 / 20, 2 * z)
     z_u = (z**-2 - (2 * s_b) ** -2) ** -0.5 if z else 0.0

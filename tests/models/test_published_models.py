@@ -164,7 +164,7 @@ def test_the_pfl_dense_layer_has_relu_whatever_the_activation():
 
 
 def test_an_unknown_activation_is_refused():
-    with pytest.raises(CloisterError, match="relu, tanh, tempered, found 'rellu': did you mean \"relu\""):
+    with pytest.raises(CloisterError, match="relu, tanh, tempered, found 'rellu': perhaps you mean \"relu\""):
         cnn((1, 8, 8), 3, activation="rellu")
     with pytest.raises(CloisterError, match="one of relu, tanh, tempered"):
         activation_layer("", 2.0, 2.0, 1.0)

@@ -137,7 +137,8 @@ def show(
     from cloister.experiments import report
     from cloister.experiments.folder import RunFolder, plain
 
-    folders = {path.name: RunFolder.open(path) for path in runs}
+    names = [path.name for path in runs]
+    folders = {p.name if names.count(p.name) == 1 else str(p): RunFolder.open(p) for p in runs}
     certificates = {name: folder.certificate() for name, folder in folders.items()}
     if as_json:
         found = [plain(certificate.to_json()) for certificate in certificates.values()]
@@ -194,10 +195,16 @@ def compare(
         raise CloisterError("Expected a file with methods to compare, found none: try experiments/digits-methods.toml.")
     path = folder or Path("runs") / f"compare-{datetime.now():%Y%m%d-%H%M%S}"
     rows = []
-    for run, run_folder in comparison(file, path, words):
-        rows.append(report.compared(run.label, run.epsilon, run_folder))
-        say(f"{run.folder}: {report.in_words(rows[-1])}", err=True)
-    print_table(report.comparison_table(rows))
+    try:
+        for run, run_folder in comparison(file, path, words):
+            rows.append(report.compared(run.label, run.epsilon, run_folder))
+            say(f"{run.folder}: {report.in_words(rows[-1])}", err=True)
+    except KeyboardInterrupt:
+        say(f"interrupted; the same command with --folder {path} goes on from here", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        if rows:
+            print_table(report.comparison_table(rows))
     report.comparison_picture(rows, path / "compare.png")
     (path / "compare.json").write_text(json.dumps([vars(row) for row in rows], indent=2) + "\n")
     say(f"\npicture: {path / 'compare.png'}")
@@ -244,16 +251,17 @@ def main() -> None:
     except OSError as error:
         say(f"error: Expected to read and write files, found {error}: check the path and the disk.", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        say("interrupted; a run in a folder can be continued with `cloister resume`", err=True)
-        sys.exit(130)
 
 
 def _run(start: Any, path: Path, **options: Any) -> None:
     from cloister.experiments import report
     from cloister.experiments.folder import RunFolder
 
-    result = start(folder=path, **options)
+    try:
+        result = start(folder=path, **options)
+    except KeyboardInterrupt:
+        say(f"interrupted; continue it with `{program()} resume {path}`", err=True)
+        raise typer.Exit(130) from None
     if os.environ.get("RANK", "0") != "0":  # one of several processes, and not the one that speaks
         return
     if result.stopped:

@@ -75,9 +75,9 @@ MEANINGS = {
     "student_momentum": "momentum of the student",
     "quantile": "share of the updates that shall be within the clip",
     "clip_lr": "how fast the clip follows",
-    "count_noise": "noise on the number of updates within the clip (by default a twentieth of the cohort)",
+    "count_noise": "noise on the count within the clip, in noise multipliers (by default a twentieth of the cohort)",
     "factorisation": "how noise is correlated: banded or tree",
-    "band": "over how many rounds noise cancels",
+    "band": "over how many rounds noise cancels (by default 16, or a cycle)",
     "proximal": "strength with which clients are held near the round's model",
     "lr": "local learning rate",
     "batch": "samples in a local mini-batch",
@@ -86,7 +86,7 @@ MEANINGS = {
     "momentum": "local momentum",
     "weight_decay": "local weight decay",
     "lr_decay": "factor on the local learning rate after every round",
-    "noise_multiplier": "noise as a multiple of the clip; left out, it is calibrated to epsilon",
+    "noise_multiplier": "noise as a multiple of the bound on a message; left out, it is calibrated to epsilon",
     "noise": "who adds the noise: central (the server) or distributed (the clients)",
     "server_lr": "server learning rate",
     "server_momentum": "server momentum",
@@ -190,13 +190,15 @@ class Experiment:
 
 def build(values: Mapping[str, Any]) -> Experiment:
     """Check the keys, fill in the defaults, and build the parts. Nothing is run or written."""
-    parts = _Parts.settle(values, tuple(PARTS), _run_keys())
-    takes_server = "server" in inspect.signature(PARTS["method"].catalogue[parts.chosen["method"]]).parameters
-    method = parts.make("method", **({"server": parts.make("server")} if takes_server else {}))
+    method = _choice("method", values.get("method", PARTS["method"].default))
+    takes_server = "server" in inspect.signature(PARTS["method"].catalogue[method]).parameters
+    names = tuple(part for part in PARTS if part != "server" or takes_server)
+    parts = _Parts.settle(values, names, _run_keys())
+    made = parts.make("method", **({"server": parts.make("server")} if takes_server else {}))
     task = parts.make("data", partition=parts.make("partition"))
     start = partial(
         run_function,
-        method,
+        made,
         task,
         cohort=parts.make("cohort"),
         model=partial(parts.make, "model", shape=task.shape, classes=task.classes),

@@ -163,16 +163,24 @@ def in_words(row: Compared) -> str:
 def comparison_table(rows: Sequence[Compared]) -> Table:
     """Methods below each other, epsilons side by side."""
     targets = sorted({row.target for row in rows if row.target is not None}, reverse=True)
-    table = _table("method", *(f"accuracy at {t:g}" for t in targets), *(f"spent of {t:g}" for t in targets), "upload")
+    heads = [f"accuracy at {t:g}" for t in targets] or ["accuracy"]
+    table = _table("method", *heads, *(f"spent of {t:g}" for t in targets), "upload")
+    table.columns[0].no_wrap = True
     for label in dict.fromkeys(row.label for row in rows):
         own = {row.target: row for row in rows if row.label == label}
         first = next(iter(own.values()))
         if None in own:
-            cells = [f"{own[None].accuracy or 0:.3f}", *[""] * (len(targets) - 1), *["infinity"] * len(targets)]
+            cells = [_accuracy(own[None]), *[""] * (len(targets) - 1), *["infinity"] * len(targets)]
         else:
-            cells = [f"{own[t].accuracy or 0:.3f}" for t in targets] + [round_up(own[t].epsilon) for t in targets]
+            there = [own.get(t) for t in targets]  # a comparison that was interrupted has some of them
+            cells = ["" if row is None else _accuracy(row) for row in there]
+            cells += ["" if row is None else round_up(row.epsilon) for row in there]
         table.add_row(label, *cells, f"{first.upload_bytes / 1000:.1f} kB")
     return table
+
+
+def _accuracy(row: Compared) -> str:
+    return "-" if row.accuracy is None else f"{row.accuracy:.3f}"
 
 
 def comparison_picture(rows: Sequence[Compared], path: Path) -> None:
@@ -189,7 +197,7 @@ def comparison_picture(rows: Sequence[Compared], path: Path) -> None:
         if row.target is None and row.accuracy is not None:
             axes.axvline(row.accuracy, color="0.5", linestyle="--", linewidth=1, label=f"{row.label}, no privacy")
     axes.set_yticks(range(len(labels)), labels)
-    axes.invert_yaxis()
+    axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.grid(axis="x", color="0.92")
     axes.set(xlabel="test accuracy")
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))

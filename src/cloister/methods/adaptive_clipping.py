@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Literal
 
 from cloister import local, mechanisms, servers, transforms
-from cloister.errors import expect
+from cloister.errors import expect, expect_positive
 from cloister.joints import Method, ServerOptimiser, Setting
 from cloister.methods.cards import card
 
@@ -38,10 +38,13 @@ def adaptive_clipping(
 ) -> Method:
     """DP-FedAvg with a clip that starts from `clip` and follows a quantile of norms. Guarantee: that of DP-FedAvg."""
 
+    if count_noise is not None:
+        expect_positive("count_noise", count_noise, "it is a multiple of the noise multiplier")
+        expect(count_noise > 0.5, "count_noise > 0.5", count_noise, "less would leave no noise for the updates")
+
     def fit(method: Method, setting: Setting) -> Method:
         z = method.mechanism.noise_multiplier or 0.0
-        on_count = max(setting.expected / 20, 2 * z) if count_noise is None else count_noise
-        expect(on_count > z / 2, f"count_noise above half the noise multiplier ({z / 2:g})", on_count, "raise it")
+        on_count = max(setting.expected / 20, 2 * z) if count_noise is None else count_noise * z
         # s_b = z sqrt(1 + weight^2/4) / weight, solved for the weight; without noise any weight serves
         weight = z / math.sqrt(on_count**2 - z**2 / 4) if z else 1.0
         return replace(method, transform=transforms.adaptive_clip(clip, quantile, clip_lr, weight))
@@ -52,5 +55,6 @@ def adaptive_clipping(
         transform=transforms.adaptive_clip(clip, quantile, clip_lr, 1.0),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or servers.sgd(),
+        released="the noisy sum of the clipped updates and the noisy count of those within the clip, in every round",
         fit=fit,
     )

@@ -63,5 +63,6 @@ def ae_dpfl(
         server=servers.student(student_lr, student_epochs, student_batch, student_momentum),
         released="the noisy votes of the clients on public samples, and so every model trained on them",
         fit=fit,
+        trust="the server, which sees every vote and adds the noise" if noise == "central" else None,
         notes=("the public samples: they are protected by nothing, and count as public",),
     )

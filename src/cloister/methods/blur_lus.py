@@ -17,7 +17,7 @@ from typing import Literal
 from cloister import gradients, local, mechanisms, servers, transforms
 from cloister.errors import expect
 from cloister.joints import LocalRule, Method, ServerOptimiser
-from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, card
+from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, card, expect_mode
 from cloister.sparsity import Ties
 
 
@@ -102,6 +102,7 @@ def _private(
     mode: Mode,
     server: ServerOptimiser | None,
 ) -> Method:
+    expect_mode(mode)
     return Method(
         name=name,
         local=rule,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from cloister import transforms
+from cloister.errors import expect
 from cloister.joints import Method, Transform
 
 Mode = Literal["honest", "as_published"]
@@ -48,6 +49,12 @@ ONLY_THE_CLAIM = "the same computation, with the paper's claim (Poisson cohorts,
 EACH_TENSOR = "each tensor clipped by itself, taken for a clip of the whole"
 
 
+def expect_mode(mode: Mode) -> None:
+    """Refuse a mode that does not exist."""
+    expect(mode in get_args(Mode), f"mode to be one of {', '.join(get_args(Mode))}", mode, "choose one")
+
+
 def clipping(clip: float, mode: Mode) -> Transform:
     """The clip of the whole update, or the published one of each tensor."""
+    expect_mode(mode)
     return transforms.clip_l2(clip) if mode == "honest" else transforms.clip_each_tensor(clip)

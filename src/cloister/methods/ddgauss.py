@@ -64,6 +64,7 @@ def ddgauss(
             transform=_transform(clip, found.scale, found.l2, bits),
             mechanism=mechanisms.discrete_gaussian(z, found.sigma, shares, found.l2, size, noise),
             notes=(wraps,),
+            released="the noisy modular sum of the clients' integers in every round, and models computed from it",
         )
 
     return Method(

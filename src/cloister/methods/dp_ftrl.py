@@ -1,4 +1,4 @@
-"""DP-FTRL: noise that is correlated over rounds, and no assumption on who takes part when.
+"""DP-FTRL: noise that is correlated over rounds, for clients that take turns; nothing is sampled.
 
 Kairouz, McMahan, Song, Thakkar, Thakurta & Xu, "Practical and private (deep) learning without sampling or shuffling",
 ICML 2021 (tree); Choquette-Choo et al., "(Amplified) banded matrix factorization", NeurIPS 2023, with the square-root
@@ -27,7 +27,7 @@ from cloister.methods.cards import card
 def dp_ftrl(
     clip: float,
     factorisation: Literal["banded", "tree"] = "banded",
-    band: int = 16,
+    band: int | None = None,
     lr: float = 0.1,
     batch: int = 10,
     steps: int | None = None,
@@ -38,13 +38,15 @@ def dp_ftrl(
     noise_multiplier: float | None = None,
     server: ServerOptimiser | None = None,
 ) -> Method:
-    """DP-FedAvg with correlated noise, over cyclic cohorts. A `band` longer than a cycle is cut to the cycle.
+    """DP-FedAvg with correlated noise, over cyclic cohorts. A `band` (16) longer than a cycle is cut to it.
 
     Guarantee: the noisy sums of all rounds together are differentially private for a client and all its data, at the
     epsilon that the run's certificate states, without amplification by sampling.
     """
     expect(factorisation in ("banded", "tree"), "factorisation to be banded or tree", factorisation, "choose one")
-    expect_count("band", band, "over how many rounds noise cancels")
+    if band is not None:
+        expect(factorisation == "banded", "a band for factorisation = banded", factorisation, "leave band out")
+        expect_count("band", band, "over how many rounds noise cancels")
 
     def fit(method: Method, setting: Setting) -> Method:
         z, cycle = method.mechanism.noise_multiplier, setting.separation
@@ -54,7 +56,7 @@ def dp_ftrl(
             "cohorts in which a client may come in every round",
             "use cohort = cyclic with a size below the number of clients",
         )
-        made = mechanisms.tree(z, cycle) if factorisation == "tree" else mechanisms.banded(z, min(band, cycle))
+        made = mechanisms.tree(z, cycle) if factorisation == "tree" else mechanisms.banded(z, min(band or 16, cycle))
         return replace(method, mechanism=made)
 
     return Method(

@@ -10,13 +10,12 @@ suffices.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 from cloister import local, mechanisms, servers, transforms
 from cloister.errors import CloisterError
 from cloister.joints import Method, ServerOptimiser, Setting
-from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, card
+from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, card, expect_mode
 
 
 @card("Hu, Gong & Guo, IEEE TMC 2023", NOISY_SUM, published=ONLY_THE_CLAIM)
@@ -36,6 +35,7 @@ def fed_smp_rand_k(
     server: ServerOptimiser | None = None,
 ) -> Method:
     """Random masks, one a round. Guarantee: that of DP-FedAvg."""
+    expect_mode(mode)
     return Method(
         name="fed_smp_rand_k",
         local=local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay),
@@ -66,6 +66,7 @@ def fed_smp_top_k(
     server: ServerOptimiser | None = None,
 ) -> Method:
     """Masks from public data, one a round. Guarantee: that of DP-FedAvg. Refused without public data."""
+    expect_mode(mode)
     mask = transforms.public_mask(keep, public_lr, public_steps, public_batch)
     return Method(
         name="fed_smp_top_k",
@@ -86,4 +87,4 @@ def _with_public_data(method: Method, setting: Setting) -> Method:
             "be paid for, so set some aside (public = 1000), or use dp_fedsam_top_k with variant A, whose noise covers "
             "all coordinates."
         )
-    return replace(method)
+    return method

@@ -72,7 +72,7 @@ class PrivacyLoss:
     def add(self, event: Event, count: int = 1) -> None:
         """Compose `count` more releases of the event; refuses what has no price."""
         if isinstance(event, Unpriced):
-            raise CannotPrice(f"Expected a cohort and a mechanism with a known price: {event.reason}.")
+            raise CannotPrice(f"Expected a cohort and a mechanism with a known price, found none: {event.reason}.")
         if isinstance(event, Covered):
             return
         if event not in self._counts:

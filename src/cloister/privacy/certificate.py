@@ -171,7 +171,8 @@ def _priced_as(event: Event, count: int) -> str:
             f"{event.noise_multiplier:.6g}, the sum moving by twice the clip"
         )
     if isinstance(event, Gaussian):
-        return f"{times}everyone, noise multiplier {event.noise_multiplier:.6g}, no amplification"
+        noise = f"noise multiplier {event.noise_multiplier:.6g}"
+        return f"{times}one release to each who takes part, {noise}, no amplification"
     if isinstance(event, DiscreteGaussianSum):
         return (
             f"{times}{'everyone' if event.rate == 1 else f'Poisson cohorts, rate {event.rate:g}'}, {event.shares} "
@@ -255,8 +256,8 @@ def _noise(c: Certificate) -> str:
 def _claim(claimed: Mapping[str, float]) -> str:
     return (
         f"epsilon {claimed['epsilon']:.3f} at {claimed['delta']:g}, for noise multiplier "
-        f"{claimed['noise_multiplier']:g} and Poisson cohorts of rate {claimed['rate']:g}; what was executed "
-        "costs the epsilon above"
+        f"{claimed['noise_multiplier']:g} and Poisson cohorts of rate {claimed['rate']:g}, by the Renyi "
+        "accountant; what was executed costs the epsilon above"
     )
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from cloister.errors import expect_positive
+from cloister.errors import expect_count, expect_positive
 from cloister.joints import Announce, Bound, Here, Settings, State, Transform
 from cloister.public import trained
 from cloister.sparsity import expect_fraction
@@ -37,6 +37,8 @@ def public_mask(keep: float, lr: float, steps: int, batch: int) -> Transform:
     """
     expect_fraction("keep", keep)
     expect_positive("public_lr", lr, "the server's learning rate on public data")
+    expect_count("public_steps", steps, "the mask is what these steps change most")
+    expect_count("public_batch", batch, "public samples in a mini-batch")
 
     def announce(streams: Streams, round: int, here: Here, state: State) -> State:
         assert here.public is not None

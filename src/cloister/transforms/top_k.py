@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from cloister.joints import Here, State, Transform
-from cloister.sparsity import Ties, expect_fraction, largest
+from cloister.sparsity import Ties, expect_fraction, expect_ties, largest
 
 
 def top_k_of_sum(keep: float, ties: Ties = "keep") -> Transform:
     """The server keeps the largest coordinates of the noisy sum, layer by layer: post-processing, and so free."""
     expect_fraction("keep", keep)
+    expect_ties(ties)
 
     def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
         kept = largest(total.abs(), here.problem.layout, keep, ties)
@@ -27,6 +28,7 @@ def top_k_after_noise(keep: float, ties: Ties = "keep") -> Transform:
     It is not a function of the noisy sum, and picks the largest noise: for replication alone.
     """
     expect_fraction("keep", keep)
+    expect_ties(ties)
 
     def after(message: Tensor, here: Here) -> Tensor:
         kept = largest(message.abs(), here.problem.layout, keep, ties)

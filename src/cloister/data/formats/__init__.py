@@ -38,7 +38,7 @@ def format_named(name: str) -> Format:
 
     >>> format_named("cifar01")
     Traceback (most recent call last):
-    cloister.errors.CloisterError: Expected the name of a data format, found 'cifar01': did you mean "cifar10"?.
+    cloister.errors.CloisterError: Expected the name of a data format, found 'cifar01': perhaps you mean "cifar10".
     """
     if name not in FORMATS:
         raise CloisterError(f"Expected the name of a data format, found {name!r}: {nearest(name, FORMATS)}.")
