@@ -84,6 +84,10 @@ def test_methods_are_listed(command):
         assert name in listed.stdout
         assert card.paper.split()[0] in listed.stdout
     assert set(json.loads(command("methods", "--json").stdout)) == set(CARDS)
+    one = command("methods", "lus")
+    assert "Guarantee" in one.stdout
+    assert "sparsity" in one.stdout
+    assert command("methods", "luss").stderr.strip().endswith('perhaps you mean "lus".')
 
 
 def test_methods_are_compared(command, tmp_path):

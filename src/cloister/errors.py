@@ -82,7 +82,7 @@ def number_in(text: str) -> float | None:
         return None
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
     """The clause that helps somebody who mistyped a name.
 
     >>> nearest("clipp", ["clip", "rounds"])
@@ -90,4 +90,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f'perhaps you mean "{close[0]}"' if close else "known are " + ", ".join(names)
+    return (
+        f'perhaps you mean "{close[0]}"'
+        if close
+        else otherwise
+        if otherwise is not None
+        else "known are " + ", ".join(names)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
@@ -33,8 +34,6 @@ class _RunCommand(TyperCommand):
     """`cloister run`, whose help lists every key; the list is made only when somebody asks for it."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        import inspect
-
         from cloister.experiments.config import MEANINGS, PARTS, all_keys
 
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -156,14 +155,25 @@ def show(
 
 
 @app.command()
-def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One method, with all its keys.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
     """All methods: whom they protect, who must be trusted, whose they are, and what is proven."""
     from dataclasses import asdict
 
     from cloister.experiments import report
+    from cloister.experiments.config import method_keys
     from cloister.methods import CARDS, CATALOGUE
 
     cards = {name: CARDS[name] for name in CATALOGUE}
+    if name is not None and not as_json:
+        keys = method_keys(name)  # refuses a name that does not exist
+        say(f"{inspect.getdoc(inspect.getmodule(CATALOGUE[name]))}\n\n{name}: {inspect.getdoc(CATALOGUE[name])}\n")
+        print_table(report.keys_table(keys))
+        if cards[name].published:
+            say(f"\nmode = as_published: {cards[name].published}.")
+        return
     if as_json:
         say(json.dumps({name: asdict(card) for name, card in cards.items()}, indent=2))
         return
@@ -171,7 +181,7 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
     say(
         "\nWhat is proven holds at the epsilon of a run's certificate. A secure sum is secure\n"
         "aggregation with noise from the clients (noise = distributed). With mode = as_published a\n"
-        f"method does what its authors ran, and is priced as that. Keys of each: {program()} run --help"
+        f"method does what its authors ran, and is priced as that. Keys of one: {program()} methods NAME"
     )
 
 

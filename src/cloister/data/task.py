@@ -103,7 +103,7 @@ def from_arrays(
     if isinstance(public, (tuple, list)):
         known = _pair("public", public, x, "a number of samples")
         expect(len(known[1]) > 0, "at least one public sample", 0, "give some, or leave public out")
-    elif public != 0:
+    elif not (isinstance(public, int) and public == 0):
         expect_count("public", public, "the number of samples to set aside, or give (inputs, labels)", least=0)
         aside = rows_of_people(owners, public, seed)
         rest = others(aside, len(x))

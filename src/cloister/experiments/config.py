@@ -150,6 +150,11 @@ def all_keys() -> list[Key]:
     return keys + _run_keys()
 
 
+def method_keys(name: str) -> list[Key]:
+    """The keys of one method."""
+    return _keys_of("method", _choice("method", name))
+
+
 def load(path: Path | None, overrides: Iterable[str] = ()) -> dict[str, Value]:
     """The keys of a TOML file, with `key=value` words from the command line on top."""
     values: dict[str, Any] = {}
@@ -257,9 +262,10 @@ class _Parts:
 
 def _choice(part: str, option: Any) -> str:
     known = PARTS[part].catalogue
+    close = nearest(str(option), known, otherwise="")
     if not isinstance(option, str) or option not in known:
         raise CloisterError(
-            f"Expected {part} to be one of {', '.join(known)}, found {option!r}: {nearest(str(option), known)}."
+            f"Expected {part} to be one of {', '.join(known)}, found {option!r}: {close or 'choose one of them'}."
         )
     return str(option)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from cloister.experiments.folder import RunFolder
 from cloister.experiments.plan import Plan
-from cloister.methods import Card
 from cloister.privacy.certificate import round_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from rich.table import Table
+
+    from cloister.experiments.config import Key
+    from cloister.methods import Card
 
 # Okabe & Ito's palette, told apart by colour-blind readers too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -24,6 +27,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 def runs_table(folders: Mapping[str, RunFolder]) -> Table:
     """Runs side by side, as their folders tell. It fits a terminal of 80 columns."""
     table = _table("run", "accuracy", "epsilon", "at delta", "at 1e-5", "noise", "rounds")
+    table.columns[0].no_wrap = True
     for label, folder in folders.items():
         certificate = folder.certificate()
         scored = [line for line in folder.metrics() if line.get("accuracy") is not None]
@@ -119,6 +123,21 @@ def methods_table(cards: Mapping[str, Card]) -> Table:
     table.columns[0].no_wrap = True
     for name, card in cards.items():
         table.add_row(name, card.unit, card.paper, card.trust, card.proven)
+    return table
+
+
+def keys_table(keys: Sequence[Key]) -> Table:
+    """Keys with their defaults and what they mean."""
+    from cloister.experiments.config import MEANINGS
+
+    table = _table("key", "default", "meaning")
+    table.columns[0].no_wrap = True
+    table.columns[1].justify = table.columns[2].justify = "left"
+    for key in keys:
+        default = (
+            "required" if key.default is inspect.Parameter.empty else "" if key.default is None else str(key.default)
+        )
+        table.add_row(key.name, default, MEANINGS[key.name])
     return table
 
 

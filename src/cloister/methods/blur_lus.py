@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Literal
 
 from cloister import gradients, local, mechanisms, servers, transforms
-from cloister.errors import expect
+from cloister.errors import expect, expect_not_negative
 from cloister.joints import LocalRule, Method, ServerOptimiser
 from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, card, expect_mode
 from cloister.sparsity import Ties
@@ -62,8 +62,7 @@ def lus(
 ) -> Method:
     """DP-FedAvg with Local Update Sparsification: `sparsity` of every layer goes. Guarantee: that of DP-FedAvg."""
     rule = local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay)
-    expect(0 <= sparsity < 1, "0 <= sparsity < 1", sparsity, "0.7 is the paper's")
-    rule = local.keep_important(rule, 1 - sparsity, importance, ties)
+    rule = _sparse(rule, sparsity, importance, ties)
     return _private("lus", rule, clip, noise_multiplier, noise, mode, server)
 
 
@@ -88,9 +87,14 @@ def blur_lus(
 ) -> Method:
     """Both together, the paper's method. Guarantee: that of DP-FedAvg."""
     rule = local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay, gradients.blur(blur, clip))
-    expect(0 <= sparsity < 1, "0 <= sparsity < 1", sparsity, "0.7 is the paper's")
-    rule = local.keep_important(rule, 1 - sparsity, importance, ties)
+    rule = _sparse(rule, sparsity, importance, ties)
     return _private("blur_lus", rule, clip, noise_multiplier, noise, mode, server)
+
+
+def _sparse(rule: LocalRule, sparsity: float, importance: local.Importance, ties: Ties) -> LocalRule:
+    expect_not_negative("sparsity", sparsity, "0.7 is the paper's")
+    expect(sparsity < 1, "sparsity < 1", sparsity, "something must be kept")
+    return local.keep_important(rule, 1 - sparsity, importance, ties)
 
 
 def _private(

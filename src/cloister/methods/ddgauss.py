@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Literal
 
 from cloister import local, mechanisms, servers, transforms
-from cloister.errors import expect
+from cloister.errors import expect_count
 from cloister.joints import Method, ServerOptimiser, Setting, Transform
 from cloister.methods.cards import card
 from cloister.privacy.discrete import grid
@@ -45,7 +45,7 @@ def ddgauss(
     Guarantee: the modular sum of every round is differentially private for a client and all its data, at the epsilon
     that the run's certificate states, as long as nobody sees single messages.
     """
-    expect(1 < bits <= 32, "2 <= bits <= 32", bits, "16 is usual")
+    expect_count("bits", bits, "16 is usual", least=2)
 
     def fit(method: Method, setting: Setting) -> Method:
         size, shares = padded(setting.layout.size), math.ceil(setting.expected)
