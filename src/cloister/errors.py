@@ -90,10 +90,6 @@ def nearest(name: str, known: Iterable[str], otherwise: str | None = None) -> st
     """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return (
-        f'perhaps you mean "{close[0]}"'
-        if close
-        else otherwise
-        if otherwise is not None
-        else "known are " + ", ".join(names)
-    )
+    if close:
+        return f'perhaps you mean "{close[0]}"'
+    return "known are " + ", ".join(names) if otherwise is None else otherwise
