@@ -126,4 +126,4 @@ def event_of(method: Method, cohort: Cohort, layout: Layout, clients: int) -> Ev
     honest = noise if bound.taken_for is None else noise * bound.taken_for / bound.l2
     if method.local_only:  # a message becomes any other, under one share of the noise, and everybody sees whose it is
         return Gaussian(honest / (2 * math.sqrt(cohort.expected(clients))))
-    return method.mechanism.price(cohort.event(honest, clients), honest)
+    return method.mechanism.price(cohort.event(honest, clients))

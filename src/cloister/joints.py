@@ -198,7 +198,7 @@ Draw = Callable[[float, Streams, Tensor, Bound, int, int, int], Tensor]
 Correlate = Callable[[Tensor, int, State], tuple[Tensor, State]]
 
 
-def _priced_as_drawn(event: Event, multiplier: float) -> Event:
+def _priced_as_drawn(event: Event) -> Event:
     return event
 
 
@@ -216,8 +216,8 @@ class Mechanism:
     the server adds `missing(of)` more; at most `most` clients add one.
 
     Central noise may be correlated over rounds: `correlate(drawn, round, state) -> (noise, state)`, which is worth what
-    independent noise is worth to whoever takes part once in `separation` rounds at most. `price(event, multiplier)` is
-    the event, where noise is not Gaussian. `whole` noise is for messages of whole numbers, of norm `most_l2` at most.
+    independent noise is worth to whoever takes part once in `separation` rounds at most. `price(event)` is the event
+    where noise is not Gaussian. `whole` noise is for messages of whole numbers, of norm `most_l2` at most.
     """
 
     name: str
@@ -230,7 +230,7 @@ class Mechanism:
     most_l2: float = math.inf
     most: int | None = None
     missing: Callable[[int], int] = _only_for_nobody
-    price: Callable[[Event, float], Event] = _priced_as_drawn
+    price: Callable[[Event], Event] = _priced_as_drawn
     init: Callable[[Tensor], State] = _nothing
     correlate: Correlate | None = None
     separation: int = 1
@@ -294,9 +294,8 @@ class Method:
     """A federated method: one choice for each joint but the cohort, and the unit that it protects.
 
     `fit(method, setting)` completes a method whose parts depend on the model, the cohort or public data, once its noise
-    is known. `claims` is set where a paper's own choices are replicated: the certificate then
-    shows what the paper would claim. `local_only`: nothing is proven of the sum, only of single messages. `notes` go
-    into the certificate.
+    is known. `claims` is set where a paper's own choices are replicated: the certificate then shows what the paper
+    would claim. `local_only`: nothing is proven of the sum, only of single messages. `notes` go into the certificate.
     """
 
     name: str

@@ -61,8 +61,12 @@ class Layout:
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """A vector [d] as named tensors; the inverse of `flatten`."""
-        pieces = torch.split(vector, [shape.numel() for shape in self.shapes])
-        return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
+        named = zip(self.names, self.pieces(vector), self.shapes, strict=True)
+        return {name: piece.view(shape) for name, piece, shape in named}
+
+    def pieces(self, vector: Tensor) -> tuple[Tensor, ...]:
+        """A vector [d] cut into one flat piece for each parameter."""
+        return torch.split(vector, [shape.numel() for shape in self.shapes])
 
     def load(self, module: nn.Module, vector: Tensor) -> nn.Module:
         """Write the vector into the module's parameters."""

@@ -9,7 +9,7 @@ from cloister.joints import Batch, Problem
 from cloister.streams import fold
 
 
-def trained(
+def trained_on(
     problem: Problem,
     w: Tensor,
     inputs: Tensor,

@@ -206,7 +206,7 @@ SERVER = -1
 """The client number in whose name the server draws noise (and the numbers below, where it draws several parts)."""
 
 
-Step = Callable[[Tensor, Tensor, State, Batch], State]
+Advance = Callable[[Tensor, Tensor, State, Batch], State]
 """(w at the start of the round, the round's number, state, batch) -> state: one step of local training."""
 
 
@@ -228,13 +228,13 @@ def one_step(
     return {name: torch.where(real, new[name], state[name]) for name in state}
 
 
-def steps_of(fed: Federation, grad: Callable[[Function], Function], ragged: bool) -> list[Step]:
+def steps_of(fed: Federation, grad: Callable[[Function], Function], ragged: bool) -> list[Advance]:
     """The step of each phase."""
     return [partial(one_step, fed, phase, grad, ragged) for phase in fed.method.local.phases]
 
 
 def client_round(
-    fed: Federation, w: Tensor, said: State, round: Tensor, work: Work, steps: list[Step]
+    fed: Federation, w: Tensor, said: State, round: Tensor, work: Work, steps: list[Advance]
 ) -> tuple[Tensor, Tensor]:
     """What one client does: train, encode, add its share of the noise. A simulator maps this over a cohort.
 
@@ -244,7 +244,7 @@ def client_round(
     return message_of(fed, w, said, state, work.phases[0].mask.any(), work.key, work.share)
 
 
-def trained(fed: Federation, w: Tensor, round: Tensor, work: Work, steps: list[Step]) -> State:
+def trained(fed: Federation, w: Tensor, round: Tensor, work: Work, steps: list[Advance]) -> State:
     """The first half: what the client makes of its data."""
     state = fed.method.local.init(w)
     for step, batches in zip(steps, work.phases, strict=True):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cloister.errors import expect, expect_count, expect_positive
 from cloister.joints import Here, ServerOptimiser, State
-from cloister.public import trained
+from cloister.public import trained_on
 
 
 def sgd(lr: float = 1.0, momentum: float = 0.0) -> ServerOptimiser:
@@ -66,7 +66,7 @@ def student(lr: float, epochs: int, batch: int, momentum: float = 0.0) -> Server
         labels = mean.view(-1, classes).argmax(1)
         inputs = here.public[0][: len(labels)]
         steps = epochs * -(-len(labels) // batch)
-        return trained(here.problem, w, inputs, labels, lr, steps, batch, key=0, momentum=momentum), {}
+        return trained_on(here.problem, w, inputs, labels, lr, steps, batch, key=0, momentum=momentum), {}
 
     settings = {"lr": lr, "epochs": epochs, "batch": batch, "momentum": momentum}
     return ServerOptimiser("student", settings, lambda w: {}, update)

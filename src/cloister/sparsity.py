@@ -36,8 +36,7 @@ def kept_of(size: int, keep: float) -> int:
 
 def largest(scores: Tensor, layout: Layout, keep: float, ties: Ties = "keep") -> Tensor:
     """A mask [d] of the coordinates with the largest scores in each layer."""
-    pieces = torch.split(scores, [shape.numel() for shape in layout.shapes])
-    return torch.cat([_largest_of(piece, kept_of(piece.shape[0], keep), ties) for piece in pieces])
+    return torch.cat([_largest_of(piece, kept_of(piece.shape[0], keep), ties) for piece in layout.pieces(scores)])
 
 
 def _largest_of(scores: Tensor, count: int, ties: Ties) -> Tensor:

@@ -83,6 +83,11 @@ def test_a_method_spends_its_budget_and_resumes_to_the_same_bits(name, tmp_path,
         lambda: cl.methods.adaptive_clipping(steps=2, count_noise=0.4),
         lambda: cl.methods.dp_ftrl(clip=1.0, steps=2, factorisation="tree", band=3),
         lambda: cl.methods.ddgauss(clip=1.0, steps=2, bits=1),
+        lambda: cl.methods.ddgauss(clip=1.0, steps=2, bits=33),
+        lambda: cl.methods.ddgauss(clip=1.0, steps=2, bits="16"),
+        lambda: cl.methods.adaptive_clipping(steps=2, quantile=1.0),
+        lambda: cl.methods.adaptive_clipping(steps=2, quantile="0.5"),
+        lambda: cl.methods.lus(clip=1.0, steps=2, sparsity=1.0),
     ],
 )
 def test_bad_settings_are_refused_in_one_sentence(make):
@@ -93,6 +98,14 @@ def test_bad_settings_are_refused_in_one_sentence(make):
 def test_a_count_noise_is_a_multiple_of_whatever_noise_is_calibrated():
     run = go(made("adaptive_clipping", count_noise=0.6), epsilon=8.0, rounds=3)
     assert 7.9 < run.epsilon <= 8.0
+
+
+def test_a_shared_server_is_for_the_methods_that_take_one(tmp_path):
+    path = tmp_path / "methods.toml"
+    path.write_text(FILE.replace("clip = 0.5", "clip = 0.5\nserver_lr = 0.5\npublic = 60") + "[methods.ae_dpfl]\n")
+    values = {run.label: run.experiment.values for run in planned(path, [])}
+    assert values["dp_fedavg"]["server_lr"] == 0.5
+    assert "server_lr" not in values["ae_dpfl"]
 
 
 def test_a_method_with_a_server_of_its_own_takes_no_other():

@@ -26,7 +26,7 @@ from cloister.engine.convolutions import PerClient
 from cloister.engine.parts import Parts, sum_of_messages
 from cloister.federation import Federation
 from cloister.joints import Batch, State
-from cloister.round import Step, Sum, Work, steps_of
+from cloister.round import Advance, Sum, Work, steps_of
 
 Compile = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
 
@@ -212,7 +212,9 @@ class CompiledTraining:
             states = [state.expand(len(work.key), *state.shape) for state in states]
         return dict(zip(self.names, states, strict=True))
 
-    def _together(self, step: Step, dim: int | None, w: Tensor, round: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def _together(
+        self, step: Advance, dim: int | None, w: Tensor, round: Tensor, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
         """A step of all clients; `dim` says whether every client has a state of its own."""
         dims = (0,) * 5 + (dim,) * len(self.names)
         with PerClient(self.precision) if w.is_cuda else nullcontext():
@@ -223,7 +225,7 @@ class CompiledTraining:
         zeros = torch.zeros(len(new[0]), gap, dtype=w.dtype, device=w.device)
         return tuple(torch.cat([state, zeros], 1) for state in new)
 
-    def _one(self, step: Step, w: Tensor, round: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def _one(self, step: Advance, w: Tensor, round: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         """A step of one client, with tensors instead of structures."""
         state = dict(zip(self.names, tensors[5:], strict=True))
         new = step(w, round, state, Batch(*tensors[:5]))

@@ -195,10 +195,8 @@ class Experiment:
 
 def build(values: Mapping[str, Any]) -> Experiment:
     """Check the keys, fill in the defaults, and build the parts. Nothing is run or written."""
-    method = _choice("method", values.get("method", PARTS["method"].default))
-    takes_server = "server" in inspect.signature(PARTS["method"].catalogue[method]).parameters
-    names = tuple(part for part in PARTS if part != "server" or takes_server)
-    parts = _Parts.settle(values, names, _run_keys())
+    parts = _Parts.settle(values, _part_names(values), _run_keys())
+    takes_server = "server" in parts.chosen
     made = parts.make("method", **({"server": parts.make("server")} if takes_server else {}))
     task = parts.make("data", partition=parts.make("partition"))
     start = partial(
@@ -214,10 +212,26 @@ def build(values: Mapping[str, Any]) -> Experiment:
 
 def known_keys(values: Mapping[str, Any]) -> set[str]:
     """The keys of the parts that are chosen here, and of every run."""
-    usual = data.USUAL.get(str(values.get("data", PARTS["data"].default)), {})
-    chosen = {part: _choice(part, values.get(part, usual.get(part, PARTS[part].default))) for part in PARTS}
+    chosen = _chosen(values, _part_names(values))
     keys = [key for part, option in chosen.items() for key in _keys_of(part, option)] + _run_keys()
-    return {*PARTS, *(key.name for key in keys)}
+    return {*chosen, *(key.name for key in keys)}
+
+
+def _part_names(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The parts that a run with these keys has: some methods come with a server of their own."""
+    method = _choice("method", values.get("method", PARTS["method"].default))
+    takes_server = "server" in inspect.signature(PARTS["method"].catalogue[method]).parameters
+    return tuple(part for part in PARTS if part != "server" or takes_server)
+
+
+def _usual(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    return data.USUAL.get(str(values.get("data", PARTS["data"].default)), {})
+
+
+def _chosen(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, str]:
+    """Which option each part is: the one asked for, the data set's usual one, or the default."""
+    usual = _usual(values)
+    return {part: _choice(part, values.get(part, usual.get(part, PARTS[part].default))) for part in names}
 
 
 def build_task(values: Mapping[str, Any]) -> tuple[data.Task, str]:
@@ -235,8 +249,7 @@ class _Parts:
 
     @classmethod
     def settle(cls, values: Mapping[str, Any], names: tuple[str, ...], more: list[Key]) -> _Parts:
-        usual = data.USUAL.get(str(values.get("data", PARTS["data"].default)), {})
-        chosen = {part: _choice(part, values.get(part, usual.get(part, PARTS[part].default))) for part in names}
+        usual, chosen = _usual(values), _chosen(values, names)
         keys = [key for part, option in chosen.items() for key in _keys_of(part, option)] + more
         _refuse_unknown(values, {key.name for key in keys}, chosen)
         settled: dict[str, Any] = dict(chosen)

@@ -39,7 +39,7 @@ def discrete_gaussian(
     ) -> Tensor:
         return draws(like.numel(), deviation, streams, like.device, "noise", round, client)
 
-    def price(event: Event, multiplier: float) -> Event:
+    def price(event: Event) -> Event:
         if isinstance(event, (Gaussian, PoissonGaussian)):
             rate = event.rate if isinstance(event, PoissonGaussian) else 1.0
             return DiscreteGaussianSum(deviation, parts, l2, dimension, rate)

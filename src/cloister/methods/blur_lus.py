@@ -17,7 +17,7 @@ from typing import Literal
 from cloister import gradients, local, mechanisms, servers, transforms
 from cloister.errors import expect, expect_not_negative
 from cloister.joints import LocalRule, Method, ServerOptimiser
-from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, card, expect_mode
+from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, as_published, card
 from cloister.sparsity import Ties
 
 
@@ -106,12 +106,11 @@ def _private(
     mode: Mode,
     server: ServerOptimiser | None,
 ) -> Method:
-    expect_mode(mode)
     return Method(
         name=name,
         local=rule,
         transform=transforms.clip_l2(clip),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or servers.sgd(),
-        claims=mode == "as_published",
+        claims=as_published(mode),
     )

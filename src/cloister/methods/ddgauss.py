@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Literal
 
 from cloister import local, mechanisms, servers, transforms
-from cloister.errors import expect_count
+from cloister.errors import expect, expect_count
 from cloister.joints import Method, ServerOptimiser, Setting, Transform
 from cloister.methods.cards import card
 from cloister.privacy.discrete import grid
@@ -46,6 +46,7 @@ def ddgauss(
     that the run's certificate states, as long as nobody sees single messages.
     """
     expect_count("bits", bits, "16 is usual", least=2)
+    expect(bits <= 32, "bits <= 32", bits, "16 is usual")
 
     def fit(method: Method, setting: Setting) -> Method:
         size, shares = padded(setting.layout.size), math.ceil(setting.expected)

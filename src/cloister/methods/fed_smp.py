@@ -15,7 +15,7 @@ from typing import Literal
 from cloister import local, mechanisms, servers, transforms
 from cloister.errors import CloisterError
 from cloister.joints import Method, ServerOptimiser, Setting
-from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, card, expect_mode
+from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, as_published, card
 
 
 @card("Hu, Gong & Guo, IEEE TMC 2023", NOISY_SUM, published=ONLY_THE_CLAIM)
@@ -35,14 +35,13 @@ def fed_smp_rand_k(
     server: ServerOptimiser | None = None,
 ) -> Method:
     """Random masks, one a round. Guarantee: that of DP-FedAvg."""
-    expect_mode(mode)
     return Method(
         name="fed_smp_rand_k",
         local=local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay),
         transform=transforms.chain(transforms.random_mask(keep), transforms.clip_l2(clip)),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or servers.sgd(),
-        claims=mode == "as_published",
+        claims=as_published(mode),
     )
 
 
@@ -66,7 +65,6 @@ def fed_smp_top_k(
     server: ServerOptimiser | None = None,
 ) -> Method:
     """Masks from public data, one a round. Guarantee: that of DP-FedAvg. Refused without public data."""
-    expect_mode(mode)
     mask = transforms.public_mask(keep, public_lr, public_steps, public_batch)
     return Method(
         name="fed_smp_top_k",
@@ -75,7 +73,7 @@ def fed_smp_top_k(
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or servers.sgd(),
         fit=_with_public_data,
-        claims=mode == "as_published",
+        claims=as_published(mode),
         notes=("the public data: they are protected by nothing, and count as public",),
     )
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from cloister.errors import expect_positive, expect_probability
+from cloister.errors import expect, expect_positive, expect_probability
 from cloister.joints import Bound, Here, State, Transform
 from cloister.params import Layout
 
@@ -60,8 +60,7 @@ def clip_each_tensor(clip: float) -> Transform:
     expect_positive("clip", clip, "choose the norm to which tensors are clipped")
 
     def encode(update: Tensor, here: Here) -> Tensor:
-        pieces = torch.split(update, [shape.numel() for shape in here.problem.layout.shapes])
-        return torch.cat([within(piece, clip) for piece in pieces])
+        return torch.cat([within(piece, clip) for piece in here.problem.layout.pieces(update)])
 
     def bound(known: Bound, layout: Layout) -> Bound:
         return Bound(clip * math.sqrt(len(layout.names)), taken_for=clip)
@@ -80,6 +79,7 @@ def adaptive_clip(clip: float, quantile: float, clip_lr: float, bit_weight: floa
     """
     expect_positive("clip", clip, "the norm to start from")
     expect_probability("quantile", quantile, "0.5 clips half of the updates")
+    expect(quantile < 1, "quantile < 1", quantile, "0.5 clips half of the updates")
     expect_positive("clip_lr", clip_lr, "0.2 is usual")
     expect_positive("bit_weight", bit_weight, "how much of the noise's room the count takes")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cloister.errors import expect_count, expect_positive
 from cloister.joints import Announce, Bound, Here, Settings, State, Transform
-from cloister.public import trained
+from cloister.public import trained_on
 from cloister.sparsity import expect_fraction
 from cloister.streams import Streams
 
@@ -42,7 +42,7 @@ def public_mask(keep: float, lr: float, steps: int, batch: int) -> Transform:
 
     def announce(streams: Streams, round: int, here: Here, state: State) -> State:
         assert here.public is not None
-        moved = trained(here.problem, here.w, *here.public, lr, steps, batch, streams.key("public", round))
+        moved = trained_on(here.problem, here.w, *here.public, lr, steps, batch, streams.key("public", round))
         change = (moved - here.w).abs()
         kept = torch.topk(change, _count(keep, len(change)), sorted=False).indices
         return {"mask": kept.sort().values}
@@ -52,7 +52,8 @@ def public_mask(keep: float, lr: float, steps: int, batch: int) -> Transform:
 
 
 def _count(keep: float, size: int) -> int:
-    return max(1, math.floor(round(keep * size, 9)))  # 0.29 * 100 is a little less than 29
+    # Fed-SMP cuts off where LUS rounds (`sparsity.kept_of`); and 0.29 * 100 is a little less than 29.
+    return max(1, math.floor(round(keep * size, 9)))
 
 
 def _masked(name: str, settings: Settings, announce: Announce, scaled: bool) -> Transform:
