@@ -13,8 +13,9 @@ from cloister.batches import plan, shape_of
 from cloister.engine.loop import _of_one
 from cloister.errors import CloisterError
 from cloister.local import sgd
-from cloister.round import Turn, client_round, cohort_total, shapes_of, steps_of, work_of
+from cloister.round import client_round, cohort_total, steps_of
 from cloister.streams import fold
+from cloister.work import Turn, shapes_of, work_of
 from conftest import ENGINES, federation, toy_model, toy_task
 
 SETTINGS = [
@@ -127,7 +128,7 @@ def test_client_round_is_the_one_function_that_engines_map():
     fed, w = federation(cl.methods.dp_fedavg(clip=0.1, lr=0.3, steps=3, noise_multiplier=0.0))
     turn = Turn.of(fed, 1, w, torch.tensor([4]), {})
     moment, shapes = turn.moment(fed), shapes_of(fed, turn.clients)
-    mine = _of_one(work_of(fed, shapes, moment, turn.clients, turn.shares(fed, turn.clients)), 0)
-    message, finite = client_round(fed, w, {}, moment.number, mine, steps_of(fed, torch.func.grad, False))
+    mine = _of_one(work_of(fed, shapes, moment, w, turn.clients, turn.shares(fed, turn.clients)), 0)
+    message, finite, _ = client_round(fed, w, {}, moment.number, mine, steps_of(fed, torch.func.grad, False))
     assert finite
     torch.testing.assert_close(message, cohort_total(fed, ENGINES[1], 1, w, torch.tensor([4]))[0])

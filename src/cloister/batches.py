@@ -79,6 +79,9 @@ def rounded_up(count: int, finer: int = 0) -> int:
 
 def shape_of(sizes: Tensor, batching: Batching, up: Callable[[int], int] = exactly) -> Shape:
     """The shape that holds clients of these sizes (a tensor on the host), padded by `up`."""
+    if batching.lots:  # lots are as wide as they turn out
+        own = [batching.steps_for(size) for size in sizes.tolist()]
+        return Shape(batching.batch, 1, max(own), min(own) < max(own))
     largest = max(int(sizes.max()), 1)
     pieces = up(-(-largest // batching.batch))
     most = pieces * batching.batch if pieces > 1 else min(up(largest), batching.batch)

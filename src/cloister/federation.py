@@ -7,6 +7,7 @@ would make private is refused.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -17,6 +18,7 @@ from cloister.errors import CloisterError, expect
 from cloister.joints import Bound, Cohort, Here, Method, Problem, Samples, Setting, State
 from cloister.params import Layout
 from cloister.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian
+from cloister.privacy.ledger import Bill
 from cloister.streams import Streams
 
 
@@ -31,6 +33,10 @@ class Federation:
     streams: Streams
     precision: str = "exact"
     public: Samples | None = None
+    multipliers: tuple[float, ...] = ()
+    """Every client's noise multiplier, where steps are private by themselves and clients differ."""
+    copies: int = 1
+    """With how many clients a sample may lie: each of them releases something about it."""
     _blank: dict[str, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -46,6 +52,50 @@ class Federation:
     def event(self) -> Event:
         """What is charged for one release."""
         return event_of(self.method, self.cohort, self.problem.layout, self.population.clients)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a round that is played again releases the same bits, and so nothing new."""
+        return self.streams.repeatable and not self.streams.secure
+
+    @property
+    def each(self) -> bool:
+        """Whether every client's message is private by itself, and every client has an account of its own."""
+        return self.method.unit == "sample"
+
+    def noise_of(self, client: int) -> float:
+        """The noise multiplier of a client's private steps."""
+        noise = self.multipliers[client] if self.multipliers else self.method.mechanism.noise_multiplier
+        return noise or 0.0
+
+    def tempered(self, state: State) -> float:
+        """The factor on noise multipliers that follows from what was released before."""
+        return 1.0 if self.method.tempered is None else self.method.tempered(state)
+
+    def kept(self, w: Tensor, state: State) -> State:
+        """What clients keep from round to round, a row for each: as it stands, or as it begins."""
+        names = self.method.local.keeps
+        if not names:
+            return {}
+        start, clients = self.method.local.init(w), self.population.clients
+        return {n: state[f"kept.{n}"] if f"kept.{n}" in state else start[n].expand(clients, -1) for n in names}
+
+    def bills(self, members: list[int], tempered: float = 1.0) -> dict[str, Bill]:
+        """What a round costs whom: all clients' one account, or one of each member that has data."""
+        if not self.each:
+            return {self.method.unit: Bill(self.event)}
+        sizes = self.population.counts
+        found: dict[str, Bill] = {}
+        known: dict[tuple[float, int], Bill] = {}
+        for client in members:
+            key = (self.noise_of(client) * tempered, int(sizes[client]))
+            if key[1]:
+                known[key] = known[key] if key in known else self._bill(*key)
+                found[account_of(client)] = known[key]
+        return found
+
+    def _bill(self, noise: float, samples: int) -> Bill:
+        return bill_of(self.method, noise, samples, self.copies)
 
     @property
     def denominator(self) -> float:
@@ -65,6 +115,11 @@ class Federation:
         return self._blank["message"]
 
 
+def account_of(client: int) -> str:
+    """The name of the account for any one sample of a client."""
+    return f"sample of client {client}"
+
+
 def rehearsal(fed: Federation, population: Population) -> Federation:
     """The same federation over made-up people who all take part: for trying things out, never for a release."""
     separation = fed.method.mechanism.separation
@@ -75,10 +130,17 @@ def rehearsal(fed: Federation, population: Population) -> Federation:
         event=lambda noise, _: Gaussian(noise),
         separation=lambda _: separation,
     )
-    return replace(fed, population=population, cohort=cohort)
+    return replace(fed, population=population, cohort=cohort, multipliers=())
 
 
-def fitted(method: Method, cohort: Cohort, layout: Layout, clients: int, public: Samples | None = None) -> Method:
+def fitted(
+    method: Method,
+    cohort: Cohort,
+    layout: Layout,
+    clients: int,
+    public: Samples | None = None,
+    norms: Callable[[], Tensor] | None = None,
+) -> Method:
     """The method, completed for a model and a cohort; refused where no noise would make it private."""
     expected, noise = cohort.expected(clients), method.mechanism.noise_multiplier
     expect(
@@ -88,8 +150,11 @@ def fitted(method: Method, cohort: Cohort, layout: Layout, clients: int, public:
         "ask for fewer",
     )
     if noise is not None and method.fit is not None:
-        setting = Setting(layout, expected, cohort.separation(clients), public)
+        setting = Setting(layout, expected, cohort.separation(clients), public, norms)
         method = replace(method.fit(method, setting), fit=None)
+    if method.mechanism.place == "local":
+        _expect_private_steps(method)
+        return method
     bound = method.transform.bound(Bound(), layout)
     if noise and not bound.l2 < float("inf"):
         raise CloisterError(
@@ -115,6 +180,28 @@ def fitted(method: Method, cohort: Cohort, layout: Layout, clients: int, public:
             "the noise alone, found poisson: use cohort = fixed or everyone."
         )
     return method
+
+
+def _expect_private_steps(method: Method) -> None:
+    """Noise in the steps protects samples whose lots are secret, and a message that is made of nothing else."""
+    local = method.local
+    private = local.private is not None and len(local.phases) == 1 and local.batching.lots is not None
+    if not private or method.unit != "sample":
+        raise CloisterError(
+            f"Expected a local rule of one phase whose steps are private by themselves, over secret lots, and the unit "
+            f"sample, for noise that is local, found {local.name} and {method.unit}: use local.dp_sgd."
+        )
+
+
+def bill_of(method: Method, noise: float, samples: int, copies: int) -> Bill:
+    """What a round costs a sample of a client with so many samples, if it lies with `copies` such clients."""
+    batching, private = method.local.batching, method.local.private
+    if not noise:
+        return Bill(NonPrivate())
+    steps = batching.steps_for(samples) * copies
+    if private is not None:
+        return Bill(batching.event(private.worth(noise), samples), steps)
+    return Bill(method.mechanism.price(batching.event(noise, samples)), steps)
 
 
 def event_of(method: Method, cohort: Cohort, layout: Layout, clients: int) -> Event:

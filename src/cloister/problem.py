@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -17,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from cloister.errors import CloisterError
 from cloister.joints import Batch, Problem
 from cloister.params import Layout
+from cloister.samples import Model, Samples
 from cloister.streams import fold, uniform
 from cloister.views import View, plain
 
@@ -40,19 +42,27 @@ def problem_of(
     draws = _try(module, loss, view.test(inputs, dtype), labels, classes)
     own = _PerThread(module)
 
+    def losses(
+        parameters: dict[str, Tensor], inputs: Tensor, labels: Tensor, key: Tensor, slot: Tensor | None = None
+    ) -> Tensor:
+        with KeyedDropout(key, slot) if draws else nullcontext():
+            outputs = torch.func.functional_call(own.module, parameters, (inputs,))
+        found = loss(outputs, labels)
+        return found.flatten(1).mean(1) if found.dim() > 1 else found
+
+    def see(batch: Batch, dtype: torch.dtype) -> Tensor:
+        return view.train(batch.inputs, batch.key, dtype)
+
     def mean_loss(w: Tensor, batch: Batch) -> Tensor:
-        inputs = view.train(batch.inputs, batch.key, w.dtype)
-        with KeyedDropout(batch.key) if draws else nullcontext():
-            outputs = torch.func.functional_call(own.module, layout.views(w), (inputs,))
-        losses = loss(outputs, batch.labels)
-        losses = losses.flatten(1).mean(1) if losses.dim() > 1 else losses
-        return torch.where(batch.mask, losses, 0.0).sum() / batch.count
+        found = losses(layout.views(w), see(batch, w.dtype), batch.labels, batch.key)
+        return torch.where(batch.mask, found, 0.0).sum() / batch.count
 
     def outputs(w: Tensor, inputs: Tensor) -> Tensor:
         used: Tensor = torch.func.functional_call(own.still, layout.views(w), (view.test(inputs, w.dtype),))
         return used
 
-    return Problem(layout, mean_loss, torch.func.grad, outputs)
+    samples = Samples(Model(layout, dtype, see, losses), inputs, labels)
+    return Problem(layout, mean_loss, torch.func.grad, outputs, samples)
 
 
 class _PerThread(threading.local):
@@ -68,12 +78,13 @@ class KeyedDropout(TorchFunctionMode):
     """Dropout whose masks follow from a key, so that clients differ and engines agree.
 
     Covers `nn.Dropout` and its 1d, 2d and 3d forms, as modules and as functions. The n-th call under one key
-    uses the key's n-th position; a sample's mask does not depend on how many samples follow it.
+    uses the key's n-th position; a sample's mask does not depend on how many samples follow it. A sample that comes
+    alone, as a batch of one, says with `slot` which place in its batch it has.
     """
 
-    def __init__(self, key: Tensor) -> None:
+    def __init__(self, key: Tensor, slot: Tensor | None = None) -> None:
         super().__init__()
-        self.key = key
+        self.key, self.slot = key, slot
         self.calls = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -87,8 +98,16 @@ class KeyedDropout(TorchFunctionMode):
             return input
         self.calls += 1
         shape = input.shape[:2] + (1,) * (input.dim() - 2) if whole else input.shape
-        keep = uniform(fold(self.key, self.calls), shape) >= p
+        keep = self._uniform(fold(self.key, self.calls), shape) >= p
         return torch.where(keep, input / (1 - p) if p < 1 else input, torch.zeros_like(input))
+
+    def _uniform(self, key: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
+        if self.slot is None:
+            return uniform(key, shape)
+        # What `uniform` draws for a whole batch, from this sample's place on.
+        count = math.prod(shape)
+        bits = fold(key, torch.arange(count, device=key.device) + self.slot * count)
+        return (((bits >> 40) & 0xFFFFFF).to(torch.float32) * 2.0**-24).view(shape)
 
 
 # Each function, and whether it drops whole channels.

@@ -31,10 +31,18 @@ def trained_on(
         rows, order = order[:batch], order[batch:]
         real = torch.ones(len(rows), dtype=torch.bool, device=w.device)
         count = torch.full((), len(rows), device=w.device)
-        some = Batch(inputs[rows], labels[rows], real, count, keys[step])
+        some = Batch(inputs[rows], labels[rows], real, count, keys[step], real.any(), w.new_empty(0))
         with torch.enable_grad():
             leaf = w.requires_grad_()
             (g,) = torch.autograd.grad(problem.loss(leaf, some), leaf)
         velocity = momentum * velocity + g
         w = w.detach() - lr * velocity
     return w
+
+
+@torch.no_grad()
+def loss_on(problem: Problem, w: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+    """The mean loss of a model over public samples."""
+    real = torch.ones(len(labels), dtype=torch.bool, device=w.device)
+    count, key = torch.full((), len(labels), device=w.device), torch.zeros((), dtype=torch.int64, device=w.device)
+    return problem.loss(w, Batch(inputs, labels, real, count, key, real.any(), w.new_empty(0)))

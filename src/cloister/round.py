@@ -1,7 +1,7 @@
 """One round is a straight line, and this is it.
 
-    1 charge     the ledger, before anything is computed; raises BudgetExceeded (on the disk before step 10 returns)
-    2 sample     who takes part
+    1 sample     who takes part
+    2 charge     the ledger, before anything is computed; raises BudgetExceeded (on the disk before step 10 returns)
     3 announce   what the clients are told beside the model (a shared mask, a clip)
     4 local      each client's update            \\
     5 encode     clip it, compress it, ...        >  client_round, mapped over the cohort by an engine
@@ -11,55 +11,33 @@
     9 decode     the transforms' server halves, in reverse order
     10 step      server optimiser, on the sum divided by a constant
 
-Guarantee: what leaves the round depends on a client's data only through one term of the sum, whose norm is at
-most the bound that the noise was scaled to. Weights are equal; the denominator is a constant of the run. An
-update that is not finite counts as zero (with its share of the noise).
+Guarantee, where clients are protected: what leaves the round depends on a client's data only through one term of the
+sum, whose norm is at most the bound that the noise was scaled to. Weights are equal; the denominator is a constant of
+the run. An update that is not finite counts as zero (with its share of the noise).
+
+Guarantee, where samples are: every message is private by itself, and its client has paid for it from an account of its
+own. Who cannot pay drops out before it computes anything, and the round goes on without. Who took part is no secret
+then, so the sum is divided by how many they were.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from cloister.batches import Shape, exactly, plan, shape_of
-from cloister.errors import CloisterError
-from cloister.federation import Federation
-from cloister.joints import Batch, Function, Phase, State
+from cloister.errors import BudgetExceeded, CloisterError
+from cloister.federation import Federation, account_of
+from cloister.joints import Batch, Grad, Phase, State
+from cloister.lots import StepNoise
 from cloister.precision import multiplying
 from cloister.privacy.events import Covered
 from cloister.privacy.ledger import Ledger
-from cloister.streams import fold
-
-
-class Moment(NamedTuple):
-    """Where in the run a round stands, as tensors on its device: a captured computation is fed with them."""
-
-    number: Tensor  # the round's, from 1
-    batches: Tensor  # keys: which samples make which batch, ...
-    model: Tensor  # ... and for what is random in the model
-
-
-class Batches(NamedTuple):
-    """The batches of one phase for k clients, stacked. Without its first dimension it is one client's."""
-
-    samples: Tensor  # [k, steps, batch]: which rows of the population
-    mask: Tensor  # [k, steps, batch]: which of these are real
-    real: Tensor  # [k, steps]: how many are real, or 1 where none is
-    key: Tensor  # [k, steps]: for what is random in the model
-
-
-class Work(NamedTuple):
-    """What k clients need for one round, stacked. Without its first dimension it is one client's work."""
-
-    phases: tuple[Batches, ...]
-    key: Tensor  # [k]: for what is random in a transform
-    share: Tensor  # [k, m] when noise is distributed, otherwise [k, 0]
-
+from cloister.work import Turn, Work
 
 Sum = tuple[Tensor, Tensor]
 """The sum [m] of some clients' messages, and how many of their updates were not finite (a count on the device)."""
@@ -79,50 +57,6 @@ class Engine(Protocol):
         """What is asked for, of at least one client."""
 
 
-@dataclass(frozen=True)
-class Turn:
-    """What an engine is asked for: the sum of the messages of these clients in this round."""
-
-    round: int
-    w: Tensor
-    clients: Tensor  # their numbers, on the host, by size
-    cohort_size: int  # of the whole cohort, of which these may be a part
-    said: State  # by the server, to every client
-    sharing: frozenset[int]  # whose messages carry a share of distributed noise
-
-    @classmethod
-    def of(cls, fed: Federation, round: int, w: Tensor, cohort: Tensor, said: State) -> Turn:
-        """That of a whole cohort; clients of like size go together."""
-        by_size = cohort[fed.population.counts[cohort].argsort(stable=True)]
-        mechanism = fed.method.mechanism
-        sharing = cohort.sort().values[: mechanism.most] if mechanism.place == "distributed" else cohort[:0]
-        return cls(round, w, by_size, len(cohort), said, frozenset(sharing.tolist()))
-
-    def keys(self, fed: Federation) -> list[int]:
-        """The round's keys, in the order of a `Moment`."""
-        return [fed.streams.key(purpose, self.round) for purpose in ("batches", "model")]
-
-    def moment(self, fed: Federation) -> Moment:
-        """Where in the run this is."""
-        number = torch.tensor(float(self.round), dtype=torch.float64, device=self.w.device)
-        return Moment(number, *torch.tensor(self.keys(fed), device=self.w.device))
-
-    def shares(self, fed: Federation, clients: Tensor) -> Tensor:
-        """The parts of the noise that some of the clients add, [k, m]; [k, 0] where clients add none."""
-        mechanism = fed.method.mechanism
-        if mechanism.place != "distributed":
-            return self.w.new_empty(len(clients), 0)
-        like = fed.blank(self.w, self.said)
-        return torch.stack(
-            [
-                mechanism.share(fed.streams, like, fed.bound, self.round, client, self.cohort_size)
-                if client in self.sharing
-                else torch.zeros_like(like)
-                for client in clients.tolist()
-            ]
-        )
-
-
 class Outcome(NamedTuple):
     """The model after a round, with what the simulator saw on the way (not private: see the certificate)."""
 
@@ -131,35 +65,55 @@ class Outcome(NamedTuple):
     cohort_size: int
     rejected: Tensor
     """How many updates were not finite; still on its way where a device computes it."""
+    dropped: int = 0
+    """How many members had no budget left."""
 
 
 def run_round(fed: Federation, ledger: Ledger, engine: Engine, round: int, w: Tensor, state: State) -> Outcome:
     """One round, numbered from 1."""
     method = fed.method
-    _pay(fed, ledger, round)
     cohort = _members(fed, round)
+    paying = _pay_each(fed, ledger, round, cohort, state) if fed.each else _pay(fed, ledger, round, cohort)
     said = method.transform.announce(fed.streams, round, fed.here(w, {}), state)
-    total, rejected = cohort_total(fed, engine, round, w, cohort, said)
-    total, correlated = _with_the_servers_noise(fed, round, total, len(cohort), state)
+    turn = Turn.of(fed, round, w, paying, said, state)
+    total, rejected = _total(fed, engine, turn)
+    total, correlated = _with_the_servers_noise(fed, round, total, len(paying), state)
     here = fed.here(w, said)
     total, decoded = method.transform.decode(total, here, state)
-    w, stepped = method.server.update(w, total / fed.denominator, state, here)
+    mean = total / (max(len(paying), 1) if fed.each else fed.denominator)
+    w, stepped = method.server.update(w, mean, state, here)
     ledger.settle()  # the line that paid for this round is on the disk before anything leaves it
-    return Outcome(w, {**state, **correlated, **decoded, **stepped}, len(cohort), rejected)
+    kept = {f"kept.{name}": table for name, table in turn.kept.items()}
+    state = {**state, **kept, **correlated, **decoded, **stepped}
+    return Outcome(w, state, len(paying), rejected, len(cohort) - len(paying))
 
 
-def _pay(fed: Federation, ledger: Ledger, round: int) -> None:
-    """Charge for the round, or note that the cycle it belongs to was charged for.
+def _pay(fed: Federation, ledger: Ledger, round: int, members: Tensor) -> Tensor:
+    """Charge for the round, or note that the cycle it belongs to was charged for; everybody takes part.
 
     A round that is played again with other noise is a release of its own, whatever its cycle has paid.
     """
-    unit, repeatable = fed.method.unit, fed.streams.repeatable and not fed.streams.secure
+    unit, repeatable = fed.method.unit, fed.repeatable
     cycle = fed.cohort.separation(fed.population.clients)
     again = not repeatable and ledger.has_paid(unit, round)
     first = round - (round - 1) % cycle
     covered = first < round and not again and ledger.has_paid(unit, first)
     event = Covered() if covered else fed.event
     ledger.charge(unit, event, round=round, repeatable=repeatable)
+    return members
+
+
+def _pay_each(fed: Federation, ledger: Ledger, round: int, members: Tensor, state: State) -> Tensor:
+    """Charge every member's own account; those who can pay take part. Refused when nobody there is can pay."""
+    tempered = fed.tempered(state)
+    bills = fed.bills(members.tolist(), tempered)
+    refused = ledger.charge_each(bills, round=round, repeatable=fed.repeatable)
+    if refused and len(refused) == len(bills):
+        everybody = fed.bills(list(range(fed.population.clients)), tempered)
+        if len(ledger.refusals(everybody, round=round, repeatable=fed.repeatable)) == len(everybody):
+            raise BudgetExceeded(next(iter(refused.values())))
+    stays = [account_of(client) not in refused for client in members.tolist()]
+    return members[torch.tensor(stays, dtype=torch.bool)]
 
 
 def _with_the_servers_noise(
@@ -191,15 +145,26 @@ def _members(fed: Federation, round: int) -> Tensor:
 
 
 def cohort_total(
-    fed: Federation, engine: Engine, round: int, w: Tensor, cohort: Tensor, said: State | None = None
+    fed: Federation,
+    engine: Engine,
+    round: int,
+    w: Tensor,
+    cohort: Tensor,
+    said: State | None = None,
+    state: State | None = None,
 ) -> Sum:
     """The sum of a cohort's messages, and how many updates were not finite."""
     if said is None:
         said = fed.method.transform.announce(fed.streams, round, fed.here(w, {}), fed.method.init(w))
-    if not len(cohort):
-        return fed.blank(w, said).clone(), torch.zeros((), dtype=torch.int64, device=w.device)
-    with multiplying(fed.precision, w.device):
-        return engine.total(fed, Turn.of(fed, round, w, cohort, said))
+    return _total(fed, engine, Turn.of(fed, round, w, cohort, said, state))
+
+
+def _total(fed: Federation, engine: Engine, turn: Turn) -> Sum:
+    if not len(turn.clients):
+        zero = fed.blank(turn.w, turn.said).clone()
+        return zero, torch.zeros((), dtype=torch.int64, device=turn.w.device)
+    with multiplying(fed.precision, turn.w.device):
+        return engine.total(fed, turn)
 
 
 SERVER = -1
@@ -213,46 +178,67 @@ Advance = Callable[[Tensor, Tensor, State, Batch], State]
 def one_step(
     fed: Federation,
     phase: Phase,
-    grad: Callable[[Function], Function],
+    grad: Grad,
     ragged: bool,
     w: Tensor,
     round: Tensor,
     state: State,
     batch: Batch,
 ) -> State:
-    """One step of a client's work. `ragged`: the batch may be without a real sample, and then nothing changes."""
+    """One step of a client's work. `ragged`: it may not be the client's, and then nothing changes."""
     new = phase.step(replace(fed.problem, grad=grad), state, w, batch, round)
     if not ragged:
         return new
-    real = batch.mask.any()
-    return {name: torch.where(real, new[name], state[name]) for name in state}
+    return {name: torch.where(batch.live, new[name], state[name]) for name in state}
 
 
-def steps_of(fed: Federation, grad: Callable[[Function], Function], ragged: bool) -> list[Advance]:
+def steps_of(fed: Federation, grad: Grad, ragged: bool) -> list[Advance]:
     """The step of each phase."""
     return [partial(one_step, fed, phase, grad, ragged) for phase in fed.method.local.phases]
 
 
 def client_round(
-    fed: Federation, w: Tensor, said: State, round: Tensor, work: Work, steps: list[Advance]
-) -> tuple[Tensor, Tensor]:
+    fed: Federation,
+    w: Tensor,
+    said: State,
+    round: Tensor,
+    work: Work,
+    steps: list[Advance],
+    noise: StepNoise | None = None,
+    exact: bool = False,
+) -> tuple[Tensor, Tensor, State]:
     """What one client does: train, encode, add its share of the noise. A simulator maps this over a cohort.
 
-    Returns its message [m] and whether its update was finite.
+    Returns its message [m], whether its update was finite, and what it has trained.
     """
-    state = trained(fed, w, round, work, steps)
-    return message_of(fed, w, said, state, work.phases[0].mask.any(), work.key, work.share)
+    state = trained(fed, w, round, work, steps, noise, exact)
+    message, finite = message_of(fed, w, said, state, work.has_data, work.key, work.share)
+    return message, finite, state
 
 
-def trained(fed: Federation, w: Tensor, round: Tensor, work: Work, steps: list[Advance]) -> State:
-    """The first half: what the client makes of its data."""
-    state = fed.method.local.init(w)
-    for step, batches in zip(steps, work.phases, strict=True):
+def trained(
+    fed: Federation,
+    w: Tensor,
+    round: Tensor,
+    work: Work,
+    steps: list[Advance],
+    noise: StepNoise | None = None,
+    exact: bool = False,
+) -> State:
+    """The first half: what the client makes of its data. `exact`: lots without padding, which waits for their sizes."""
+    state = {**fed.method.local.init(w), **work.start}
+    none = w.new_empty(0)
+    for phase, step, batches in zip(fed.method.local.phases, steps, work.phases, strict=True):
+        most = batches.samples.shape[1]
+        widths = batches.mask.sum(1).clamp(min=1).tolist() if exact and phase.batching.lots else None
         for number in range(batches.samples.shape[0]):
-            rows = batches.samples[number]
+            real = slice(0, widths[number] if widths else most)
+            rows = batches.samples[number, real]
             inputs, labels = fed.population.inputs[rows], fed.population.labels[rows]
-            batch = Batch(inputs, labels, batches.mask[number], batches.real[number], batches.key[number])
-            state = step(w, round, state, batch)
+            columns = (batches.mask[:, real], batches.divisor, batches.key, batches.live)
+            mask, divisor, key, live = (column[number] for column in columns)
+            drawn = none if noise is None else noise.at(number)[0]
+            state = step(w, round, state, Batch(inputs, labels, mask, divisor, key, live, drawn))
     return state
 
 
@@ -272,45 +258,3 @@ def message_of(
     if fed.method.mechanism.place == "distributed":
         message = message + share
     return message if transform.after is None else transform.after(message, here), finite
-
-
-def shapes_of(fed: Federation, clients: Tensor, up: Callable[[int], int] = exactly) -> tuple[Shape, ...]:
-    """The shape of each phase for these clients."""
-    found: list[Shape] = []
-    for phase in fed.method.local.phases:
-        again = phase.batching.again
-        found.append(
-            found[-1]._replace(steps=min(found[-1].steps, 1))
-            if again
-            else shape_of(fed.population.counts[clients], phase.batching, up)
-        )
-    return tuple(found)
-
-
-def ragged(shapes: tuple[Shape, ...]) -> bool:
-    """Whether steps without a real sample occur."""
-    return any(shape.ragged for shape in shapes)
-
-
-def work_of(fed: Federation, shapes: tuple[Shape, ...], moment: Moment, clients: Tensor, shares: Tensor) -> Work:
-    """The work of some clients in some round, padded to shapes. Clients and shares are on the device."""
-    own, batch_key = fold(moment.model, clients), fold(moment.batches, clients)
-    phases: list[Batches] = []
-    for number, (phase, shape) in enumerate(zip(fed.method.local.phases, shapes, strict=True)):
-        step = torch.arange(shape.steps, device=clients.device)
-        keys = fold((fold(own, -1 - number) if number else own)[:, None], step)
-        if phase.batching.again:
-            phases.append(_last_again(phases[-1], keys))
-            continue
-        shuffle = fold(batch_key, -1 - number) if number else batch_key
-        batches = plan(fed.population, phase.batching, shape, clients, shuffle)
-        phases.append(Batches(batches.samples, batches.mask, batches.mask.sum(2).clamp(min=1), keys))
-    return Work(tuple(phases), own, shares)
-
-
-def _last_again(before: Batches, keys: Tensor) -> Batches:
-    """The last batch of every client."""
-    last = (before.mask.any(2).sum(1) - 1).clamp(min=0)
-    wide = last[:, None, None].expand(-1, keys.shape[1], before.samples.shape[2])
-    real = before.real.gather(1, last[:, None].expand(-1, keys.shape[1]))
-    return Batches(before.samples.gather(1, wide), before.mask.gather(1, wide), real, keys)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cloister.errors import expect, expect_count, expect_positive
 from cloister.joints import Here, ServerOptimiser, State
-from cloister.public import trained_on
+from cloister.public import loss_on, trained_on
 
 
 def sgd(lr: float = 1.0, momentum: float = 0.0) -> ServerOptimiser:
@@ -30,7 +30,7 @@ def sgd(lr: float = 1.0, momentum: float = 0.0) -> ServerOptimiser:
 
 
 def adam(lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, kappa: float = 1e-3) -> ServerOptimiser:
-    """The server of Fed-SPA (Hu, Guo, Li & Gong, IJCAI 2021).
+    """The server of Fed-SPA (Hu, Gong & Guo, IJCAI 2021).
 
     u <- beta1 u + (1 - beta1) mean;  v <- beta2 v + (1 - beta2) u^2;  w <- w + lr u / (sqrt(v) + kappa).
     Unlike Adam (Kingma & Ba 2015) it squares the smoothed update, corrects no bias, and starts from
@@ -70,6 +70,31 @@ def student(lr: float, epochs: int, batch: int, momentum: float = 0.0) -> Server
 
     settings = {"lr": lr, "epochs": epochs, "batch": batch, "momentum": momentum}
     return ServerOptimiser("student", settings, lambda w: {}, update)
+
+
+def watching(inner: ServerOptimiser, decay: float) -> ServerOptimiser:
+    """As `inner`, with an eye on the loss of the new model on public samples (Adap DP-FL).
+
+    Whenever it has fallen three times in a row, the noise of the next round is `decay` times what it was; `noise` in
+    the state is that factor. The first two models count as infinitely bad, as in the paper.
+    """
+    expect(0 < decay < 1, "0 < decay < 1", decay, "0.9999 is usual; 1 needs no watching")
+
+    def init(w: Tensor) -> State:
+        watched = {"losses": w.new_full((3,), torch.inf), "noise": w.new_ones(()).double(), "rounds": w.new_zeros(())}
+        return {**inner.init(w), **watched}
+
+    def update(w: Tensor, mean: Tensor, state: State, here: Here) -> tuple[Tensor, State]:
+        assert here.public is not None
+        w, changed = inner.update(w, mean, state, here)
+        rounds = state["rounds"] + 1
+        loss = torch.where(rounds < 3, torch.inf, loss_on(here.problem, w, *here.public))
+        losses = torch.cat([state["losses"], loss[None]])
+        falls = (losses[1:] < losses[:-1]).all()
+        noise = torch.where(falls, state["noise"] * decay, state["noise"])
+        return w, {**changed, "losses": losses[1:], "noise": noise, "rounds": rounds}
+
+    return ServerOptimiser(f"{inner.name}, watching", {**inner.settings, "noise_decay": decay}, init, update)
 
 
 CATALOGUE: dict[str, Callable[..., ServerOptimiser]] = {"sgd": sgd, "adam": adam}

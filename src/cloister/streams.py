@@ -80,7 +80,10 @@ class Streams:
             generator = self._cuda_generator(like.device, purpose, *position)
             return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
         else:
-            draws = self._generator(purpose, *position).standard_normal(like.numel())
+            source = self._generator(purpose, *position)
+            if like.dtype == torch.float32:
+                return torch.from_numpy(source.standard_normal(like.numel(), dtype=np.float32)).view(like.shape)
+            draws = source.standard_normal(like.numel())
         return torch.from_numpy(draws).view(like.shape).to(like)
 
     def subset(self, count: int, of: int, device: torch.device, purpose: str, *position: int) -> Tensor:

@@ -12,8 +12,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import cloister as cl
 from cloister.engine import Loop, Vectorised, vectorised
 from cloister.engine.compiled import Compiled, compiled_parts, pieces_first, traced
-from cloister.engine.parts import Parts, places_for, sum_of_chunk
-from cloister.round import Turn, cohort_total, ragged, shapes_of
+from cloister.engine.parts import Drawn, Parts, places_for, sum_of_chunk
+from cloister.round import cohort_total
+from cloister.work import Turn, ragged, shapes_of
 from conftest import federation, toy_model, toy_task
 from contract.catalogue import METHODS, cohorts_for, fed_of
 
@@ -64,7 +65,10 @@ def test_a_client_that_fills_a_place_is_not_counted():
     padded, counted = torch.cat([cohort, cohort[-1:].expand(3)]), torch.arange(10) < 7
     shapes, shares = shapes_of(fed, cohort), turn.shares(fed, padded)
     parts = Parts.of(fed, ragged(shapes))
-    found, rejected = sum_of_chunk(fed, w, {}, turn.moment(fed), shapes, padded, shares, counted, parts)
+    nothing = Drawn([], None)
+    (found, rejected), _ = sum_of_chunk(
+        fed, w, {}, turn.moment(fed), shapes, padded, shares, counted, parts, {}, nothing
+    )
     torch.testing.assert_close(found, cohort_total(fed, Loop(), 1, w, cohort)[0], rtol=1e-9, atol=1e-12)
     assert rejected == 0
 
@@ -111,7 +115,8 @@ def test_fused_kernels_agree_with_the_loop():
     turn, shapes = Turn.of(fed, 1, w, cohort, {}), shapes_of(fed, cohort)
     parts, all_of_them = compiled_parts(fed, ragged(shapes)), torch.ones(8, dtype=torch.bool)
     shares = turn.shares(fed, cohort)
-    found, _ = sum_of_chunk(fed, w, {}, turn.moment(fed), shapes, cohort, shares, all_of_them, parts)
+    nothing = Drawn([], None)
+    (found, _), _ = sum_of_chunk(fed, w, {}, turn.moment(fed), shapes, cohort, shares, all_of_them, parts, {}, nothing)
     torch.testing.assert_close(found, cohort_total(fed, Loop(), 1, w, cohort)[0], rtol=1e-9, atol=1e-12)
 
 

@@ -20,15 +20,17 @@ from cloister.privacy.events import Covered, DiscreteGaussianSum, FixedSizeGauss
 
 TASK = cl.data.digits(clients=40, public=60)
 LOCAL = {"lr": 0.5, "batch": 8, "steps": 2}
-OWN = {"ae_dpfl": {"student_epochs": 2}, "fedavg": {}}
+OWN = {"ae_dpfl": {"student_epochs": 2}, "fedavg": {}, "pfl": {"clip": 0.5, "epoch": "lot"}}
+SAMPLES = [name for name, card in CARDS.items() if card.unit == "sample"]
 
 
 def made(name: str, **more):
-    return CATALOGUE[name](**{**OWN.get(name, {"clip": 0.5}), **LOCAL, **more})
+    own = LOCAL if name != "pfl" else {"lr": 0.5, "batch": 8, "epochs": 2}
+    return CATALOGUE[name](**{**OWN.get(name, {"clip": 0.5}), **own, **more})
 
 
 def go(method, **more):
-    cohort = cl.cyclic(14) if method.name == "dp_ftrl" else cl.poisson(0.5)
+    cohort = {"dp_ftrl": cl.cyclic(14)}.get(method.name, cl.everyone() if method.unit == "sample" else cl.poisson(0.5))
     settings = {"cohort": cohort, "epsilon": 6.0, "delta": 1e-3, "engine": "vectorised", **more}
     return cl.run(method, settings.pop("task", TASK), rounds=settings.pop("rounds", 5), progress=False, **settings)
 

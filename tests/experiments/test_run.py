@@ -135,8 +135,8 @@ def kill_at(monkeypatch, place: str, call: int) -> None:
 @pytest.mark.parametrize(
     ("place", "call"),
     [
-        ("cloister.round.cohort_total", 1),
-        ("cloister.round.cohort_total", 4),
+        ("cloister.round._with_the_servers_noise", 1),
+        ("cloister.round._with_the_servers_noise", 4),
         ("cloister.experiments.training.run_round", 6),
         ("cloister.experiments.folder.RunFolder.append_metrics", 3),
         ("cloister.experiments.folder.RunFolder.save", 2),

@@ -20,7 +20,8 @@ from cloister.engine import Loop, Vectorised
 from cloister.federation import Federation
 from cloister.joints import Cohort, Method
 from cloister.privacy.ledger import Ledger
-from cloister.round import Turn, cohort_total, run_round, shapes_of, work_of
+from cloister.round import cohort_total, run_round
+from cloister.work import Turn, shapes_of, work_of
 from conftest import federation, toy_task
 
 Named = dict[str, Tensor]
@@ -97,7 +98,7 @@ def batches_of(fed: Federation, round: int, client: int) -> list[Samples]:
     """A client's mini-batches in training."""
     who, w = torch.tensor([client]), torch.zeros(D, dtype=torch.float64)
     turn = Turn(round, w, who, 1, {}, frozenset())
-    training = work_of(fed, shapes_of(fed, who), turn.moment(fed), who, torch.empty(1, 0)).phases[0]
+    training = work_of(fed, shapes_of(fed, who), turn.moment(fed), w, who, torch.empty(1, 0)).phases[0]
     rows = [some[real] for some, real in zip(training.samples[0], training.mask[0], strict=True) if real.any()]
     return [(fed.population.inputs[r], fed.population.labels[r]) for r in rows]
 

@@ -98,7 +98,7 @@ def test_stacked_gradients_are_the_gradients_one_by_one(name, shape, classes, co
     mask = torch.tensor([True, True, False])
 
     def gradient(w, x, y, key):
-        return problem.gradient(w, Batch(x, y, mask, torch.tensor(2), key))
+        return problem.gradient(w, Batch(x, y, mask, torch.tensor(2), key, mask.any(), w.new_empty(0)))
 
     together = torch.func.vmap(gradient)(stack, inputs, labels, keys)
     for i in range(2):

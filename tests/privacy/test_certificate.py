@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cloister as cl
-from cloister.privacy.certificate import round_up
+from cloister.privacy.wording import round_up
 from conftest import toy_task
 
 
@@ -21,7 +21,7 @@ def test_it_says_what_was_executed_and_what_was_priced():
     certificate = run().certificate
     assert certificate.private
     assert "add or remove one client" in certificate.relation
-    assert "probability 0.5" in certificate.sampling_executed
+    assert "probability 0.5" in certificate.sampling_executed[0]
     assert certificate.sampling_priced == ["3 x Poisson cohorts, rate 0.5, noise multiplier 4"]
     assert (certificate.clip, certificate.noise_multiplier, certificate.denominator) == (0.5, 4.0, 4.0)
     assert certificate.rounds_planned == certificate.rounds_charged == certificate.releases_charged == 3
@@ -68,7 +68,7 @@ def test_json_is_strict_and_text_is_complete():
         again = json.loads(json.dumps(certificate.to_json(), allow_nan=False))
         assert again["unit"] == "client"
         text = str(certificate)
-        for heading in ("protected unit", "neighbours", "must be trusted", "cohorts priced", "not covered", "versions"):
+        for heading in ("protected unit", "neighbours", "must be trusted", "priced", "not covered", "versions"):
             assert heading in text
 
 

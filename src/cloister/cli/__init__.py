@@ -131,6 +131,7 @@ def show(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
     picture: Annotated[Path | None, typer.Option(help="Draw accuracy and epsilon over rounds.")] = None,
+    clients: Annotated[bool, typer.Option("--clients", help="What each client's samples have lost.")] = False,
 ) -> None:
     """What a run reached and what it spent, computed afresh from its ledger."""
     from cloister.experiments import report
@@ -147,8 +148,12 @@ def show(
         for name, folder in folders.items():
             if not folder.finished:
                 say(f"{name} has not ended: continue it with `{program()} resume {folder.path}`.")
-        if len(folders) == 1:
+        if len(folders) == 1 and not clients:
             say(f"\n{next(iter(certificates.values()))}")
+    if clients and not as_json:
+        for name, folder in folders.items():
+            say(f"\n{name}, client by client:\n")
+            print_table(report.clients_table(folder))
     if picture is not None:
         report.runs_picture(folders, picture)
         say(f"picture: {picture}", err=True)

@@ -14,6 +14,7 @@ from cloister.engine.loop import Loop
 from cloister.engine.vectorised import Vectorised
 from cloister.federation import Federation, rehearsal
 from cloister.joints import Batch
+from cloister.lots import AHEAD
 from cloister.round import Engine, cohort_total
 
 MEMORY_BUDGET = 2**30
@@ -53,11 +54,16 @@ def bytes_per_client(fed: Federation, w: Tensor) -> int:
         torch.ones(width, dtype=torch.bool, device=w.device),
         torch.tensor(width, device=w.device),
         torch.zeros((), dtype=torch.int64, device=w.device),
+        torch.tensor(True, device=w.device),
+        w.new_empty(0),
     )
     with torch.autograd.graph.saved_tensors_hooks(count, lambda saved: saved):
         fed.problem.loss(w.detach().requires_grad_(), batch)
     copies_of_model = 6  # parameters, gradient, velocity, update, message, and one in passing
-    return 2 * kept + copies_of_model * w.numel() * w.element_size()
+    taken = 2 * kept + copies_of_model * w.numel() * w.element_size()
+    if fed.method.local.private is not None:  # single samples' gradients, and noise that was drawn ahead
+        taken += fed.problem.samples.bytes_for(width) + max(AHEAD, w.numel()) * w.element_size()
+    return taken
 
 
 def choose(fed: Federation, w: Tensor, chunk: int, rounds: int, sample: int = 24, repeats: int = 3) -> Engine:

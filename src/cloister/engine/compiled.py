@@ -23,10 +23,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from cloister.batches import Population
 from cloister.engine.convolutions import PerClient
-from cloister.engine.parts import Parts, sum_of_messages
+from cloister.engine.parts import Drawn, Parts, sum_of_messages
 from cloister.federation import Federation
 from cloister.joints import Batch, State
-from cloister.round import Advance, Sum, Work, steps_of
+from cloister.round import Advance, Sum, steps_of
+from cloister.work import Work
 
 Compile = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
 
@@ -65,6 +66,35 @@ def fused(graph: torch.fx.GraphModule, arguments: list[Any]) -> Callable[..., An
         return torch._inductor.compile(graph, arguments, options={"max_pointwise_cat_inputs": 1})
 
 
+def captured(how: Compile) -> Compile:
+    """The operations as a CUDA graph that is replayed; what it returns stays valid until it is replayed again."""
+
+    def capture(graph: torch.fx.GraphModule, arguments: list[Any]) -> Callable[..., Any]:
+        return _Captured(how(graph, arguments), arguments)
+
+    return capture
+
+
+class _Captured:
+    def __init__(self, run: Callable[..., Any], arguments: list[Tensor]) -> None:
+        self.inputs = [argument.clone() for argument in arguments]
+        with torch.cuda.device(arguments[0].device):
+            aside = torch.cuda.Stream()
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):  # kernels are compiled, chosen and loaded before the capture
+                run(*self.inputs)
+            torch.cuda.current_stream().wait_stream(aside)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.outputs = run(*self.inputs)
+
+    def __call__(self, *arguments: Tensor) -> Any:
+        for mine, given in zip(self.inputs, arguments, strict=True):
+            mine.copy_(given)
+        self.graph.replay()
+        return self.outputs
+
+
 class Compiled:
     """A function of tensors that returns a tuple of tensors, compiled for shapes of arguments that come again.
 
@@ -93,7 +123,9 @@ class Compiled:
 
 def compiled_parts(fed: Federation, ragged: bool, how: Compile = fused, patience: int = 0) -> Parts:
     """The parts of a chunk, compiled when they are first used."""
-    names = list(fed.method.local.init(torch.zeros(fed.problem.layout.size)))
+    local, zeros = fed.method.local, torch.zeros(fed.problem.layout.size)
+    own = local.own(zeros, torch.zeros((), dtype=torch.int64)) if local.own else {}
+    names = list({**local.init(zeros), **own})
 
     @cache
     def messages(told: tuple[str, ...]) -> Compiled:
@@ -189,7 +221,8 @@ def _apart(graph: torch.fx.Graph, node: torch.fx.Node, join: torch.fx.Node) -> l
 class CompiledTraining:
     """The local training of many clients, every step a call of one compiled function.
 
-    In the first step of a round all clients have the same parameters, in the others not: there are two programs.
+    In the first step of a round all clients have the same parameters, in the others not: there are two programs. Where
+    clients start with something of their own, there is one.
     """
 
     def __init__(self, fed: Federation, ragged: bool, names: list[str], how: Compile, patience: int) -> None:
@@ -198,37 +231,45 @@ class CompiledTraining:
         self._first = Compiled(partial(self._together, steps[0], None), how, patience)
         self._later = [Compiled(partial(self._together, step, 0), how, patience) for step in steps]
 
-    def __call__(self, population: Population, w: Tensor, round: Tensor, work: Work) -> State:
-        start = self.local.init(w)
-        states = [start[name] for name in self.names]
+    def __call__(self, population: Population, w: Tensor, round: Tensor, work: Work, drawn: Drawn) -> State:
+        start, clients = self.local.init(w), len(work.key)
         first: Compiled | None = self._first
-        for batches, later in zip(work.phases, self._later, strict=True):
+        if work.start:
+            start, first = {n: s.expand(clients, -1).contiguous() for n, s in start.items()} | work.start, None
+        states = [start[name] for name in self.names]
+        none = w.new_empty(clients, 0)
+        for phase, (batches, later) in enumerate(zip(work.phases, self._later, strict=True)):
+            lots = drawn.lots[phase] if drawn.lots else None
             for number in range(batches.samples.shape[1]):
-                rows = batches.samples[:, number]
-                about = [column[:, number].contiguous() for column in (batches.mask, batches.real, batches.key)]
-                new = (first or later)(w, round, population.inputs[rows], population.labels[rows], *about, *states)
+                width = batches.samples.shape[2] if lots is None else lots.widths[number]
+                rows = batches.samples[:, number, :width]
+                columns = (batches.mask[:, :, :width], batches.divisor, batches.key, batches.live)
+                about = [column[:, number].contiguous() for column in columns]
+                noise = none if drawn.noise is None else drawn.noise.at(number)
+                samples = population.inputs[rows], population.labels[rows]
+                new = (first or later)(w, round, *samples, *about, noise, *states)
                 states, first = [state[:, : w.shape[0]] for state in new], None
         if first is not None:  # nobody has data
-            states = [state.expand(len(work.key), *state.shape) for state in states]
+            states = [state.expand(clients, *state.shape) for state in states]
         return dict(zip(self.names, states, strict=True))
 
     def _together(
         self, step: Advance, dim: int | None, w: Tensor, round: Tensor, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         """A step of all clients; `dim` says whether every client has a state of its own."""
-        dims = (0,) * 5 + (dim,) * len(self.names)
+        dims = (0,) * 7 + (dim,) * len(self.names)
         with PerClient(self.precision) if w.is_cuda else nullcontext():
             new: tuple[Tensor, ...] = torch.func.vmap(partial(self._one, step, w, round), in_dims=dims)(*tensors)
         gap = -w.shape[0] % _ALIGNED if w.is_cuda else 0
         if not gap:
             return new
         zeros = torch.zeros(len(new[0]), gap, dtype=w.dtype, device=w.device)
-        return tuple(torch.cat([state, zeros], 1) for state in new)
+        return tuple(torch.cat([state, zeros], 1) if state.shape[1] == w.shape[0] else state for state in new)
 
     def _one(self, step: Advance, w: Tensor, round: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         """A step of one client, with tensors instead of structures."""
-        state = dict(zip(self.names, tensors[5:], strict=True))
-        new = step(w, round, state, Batch(*tensors[:5]))
+        state = dict(zip(self.names, tensors[7:], strict=True))
+        new = step(w, round, state, Batch(*tensors[:7]))
         return tuple(new[name] for name in self.names)
 
 

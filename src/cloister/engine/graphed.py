@@ -4,6 +4,9 @@ A graph has fixed shapes and fixed places in memory. So the number of clients an
 up to one of a few (with a mask), and what changes from round to round (the model, the round's number and keys, who
 takes part, noise shares) is copied into the graph's inputs. Batches are drawn, gathered and normalised inside.
 Between the start of a round and its end the host only queues work.
+
+Lots and noise that are secret are drawn on the host for every step. Where there are such, a step is captured instead of
+a round, one for each width of a lot, and replayed step by step.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ import torch
 from torch import Tensor
 
 from cloister.batches import Shape, rounded_up
-from cloister.engine.compiled import compiled_parts
-from cloister.engine.parts import Parts, places_for, same_parts, sum_of_chunk
+from cloister.engine.compiled import captured, compiled_parts, fused, traced
+from cloister.engine.parts import Drawn, Parts, places_for, same_parts, sum_of_chunk
+from cloister.engine.vectorised import Vectorised
 from cloister.federation import Federation
-from cloister.round import Moment, Sum, Turn, ragged, shapes_of
+from cloister.round import Sum
+from cloister.work import Moment, Turn, ragged, shapes_of
 
 Key = tuple[int, tuple[Shape, ...]]
 
@@ -32,12 +37,15 @@ class Graphed:
     _fed: Federation | None = field(default=None, repr=False)
     _parts: dict[bool, Parts] = field(default_factory=dict, repr=False)
     _graphs: dict[Key, _Graph] = field(default_factory=dict, repr=False)
+    _steps: Vectorised | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
         return "compiled" if self.compiled else "graphed"
 
     def total(self, fed: Federation, turn: Turn) -> Sum:
+        if fed.method.local.batching.lots or fed.method.local.keeps:
+            return self._step_by_step().total(fed, turn)
         if self._fed is not fed:  # graphs hold on to the data and the model they were captured with
             self._parts = self._parts if same_parts(self._fed, fed) else {}
             self._fed, self._graphs = fed, {}
@@ -48,6 +56,11 @@ class Graphed:
             rejected += bad
         assert total is not None
         return total, rejected
+
+    def _step_by_step(self) -> Vectorised:
+        if self._steps is None:
+            self._steps = Vectorised(self.chunk, captured(fused if self.compiled else traced), 0)
+        return self._steps
 
     def _graph_for(self, fed: Federation, turn: Turn, clients: Tensor) -> _Graph:
         shapes = shapes_of(fed, clients, rounded_up)
@@ -87,7 +100,11 @@ class _Graph:
             coded = self.numbers[3:]  # a place that is only filled holds ~client
             counted = coded >= 0
             who = torch.where(counted, coded, ~coded)
-            return sum_of_chunk(fed, self.w, self.said, moment, shapes, who, self.shares, counted, parts)
+            nothing = Drawn([], None)
+            found, _ = sum_of_chunk(
+                fed, self.w, self.said, moment, shapes, who, self.shares, counted, parts, {}, nothing
+            )
+            return found
 
         with torch.cuda.device(turn.w.device):
             aside = torch.cuda.Stream()

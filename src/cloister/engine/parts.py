@@ -14,7 +14,9 @@ from cloister.batches import Population, Shape, rounded_up
 from cloister.engine.convolutions import PerClient
 from cloister.federation import Federation
 from cloister.joints import State
-from cloister.round import Moment, Sum, Work, message_of, steps_of, trained, work_of
+from cloister.lots import Lots, StepNoise
+from cloister.round import Sum, message_of, steps_of, trained
+from cloister.work import Moment, Work, work_of
 
 
 def same_parts(one: Federation | None, other: Federation) -> bool:
@@ -36,15 +38,23 @@ def places_for(fed: Federation, clients: int, chunk: int) -> int:
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """What was drawn in secret for a chunk, on the host: lots by phase, and the noise of private steps."""
+
+    lots: list[Lots | None]
+    noise: StepNoise | None
+
+
+@dataclass(frozen=True)
 class Parts:
     """The two functions that a chunk is made of; an engine may have compiled them.
 
-    `train(population, w, round, work)` is what k clients have trained, a state of [k, ...], and
+    `train(population, w, round, work, drawn)` is what k clients have trained, a state of [k, ...], and
     `finish(w, said, has_data, counted, work, states)` the sum of their messages. Neither keeps data: they serve any
     population.
     """
 
-    train: Callable[[Population, Tensor, Tensor, Work], State]
+    train: Callable[[Population, Tensor, Tensor, Work, Drawn], State]
     finish: Callable[[Tensor, State, Tensor, Tensor, Work, State], Sum]
 
     @classmethod
@@ -52,7 +62,7 @@ class Parts:
         """As they are, under `vmap`."""
         steps = steps_of(fed, torch.func.grad, ragged)
 
-        def train(population: Population, w: Tensor, round: Tensor, work: Work) -> State:
+        def train(population: Population, w: Tensor, round: Tensor, work: Work, drawn: Drawn) -> State:
             here = replace(fed, population=population)
             with PerClient(fed.precision) if w.is_cuda else nullcontext():
                 return torch.func.vmap(lambda one: trained(here, w, round, one, steps))(work)
@@ -73,14 +83,17 @@ def sum_of_chunk(
     shares: Tensor,
     counted: Tensor,
     parts: Parts,
-) -> Sum:
+    kept: State,
+    drawn: Drawn,
+) -> tuple[Sum, State]:
     """The sum over some clients, computed at once; where `counted` [k] is False, a client only fills a place.
 
-    Nothing in here waits for the device or depends on the numbers in a tensor, so it can be captured.
+    Also what they have trained. Nothing in here waits for the device or depends on the numbers in a tensor, so it can
+    be captured (where nothing is drawn on the host).
     """
-    work = work_of(fed, shapes, moment, clients, shares)
-    states = parts.train(fed.population, w, moment.number, work)
-    return parts.finish(w, said, work.phases[0].mask.flatten(1).any(1), counted, work, states)
+    work = work_of(fed, shapes, moment, w, clients, shares, drawn.lots, kept)
+    states = parts.train(fed.population, w, moment.number, work, drawn)
+    return parts.finish(w, said, work.has_data, counted, work, states), states
 
 
 def sum_of_messages(

@@ -21,8 +21,10 @@ from torch import Tensor
 
 from cloister.errors import RankLost
 from cloister.federation import Federation
+from cloister.joints import State
 from cloister.precision import multiplying
-from cloister.round import Engine, Sum, Turn
+from cloister.round import Engine, Sum
+from cloister.work import Turn
 
 _STOP = 0  # in place of a round's number, which starts from 1
 
@@ -89,7 +91,7 @@ class Sharded:
             _send([turn.round, len(turn.clients)])
             dist.broadcast(turn.clients, 0)
             dist.broadcast(turn.w, 0)
-            dist.broadcast_object_list([{name: tensor.cpu() for name, tensor in turn.said.items()}])
+            dist.broadcast_object_list([(_on_host(turn.said), _on_host(turn.kept), turn.tempered)])
             return _sum_over_ranks(self, fed, turn)
 
     def dismiss(self) -> None:
@@ -111,8 +113,9 @@ def assist(engine: Engine, ranks: Ranks, fed: Federation, like: Tensor) -> None:
             dist.broadcast(w, 0)
             heard: list[Any] = [None]
             dist.broadcast_object_list(heard)
-            said = {name: tensor.to(w.device) for name, tensor in heard[0].items()}
-            _sum_over_ranks(sharded, fed, Turn.of(fed, round, w, who, said))
+            said, kept = ({name: tensor.to(w.device) for name, tensor in part.items()} for part in heard[0][:2])
+            turn = replace(Turn.of(fed, round, w, who, said), kept=kept, tempered=heard[0][2])
+            _sum_over_ranks(sharded, fed, turn)
 
 
 def _sum_over_ranks(sharded: Sharded, fed: Federation, turn: Turn) -> Sum:
@@ -126,7 +129,21 @@ def _sum_over_ranks(sharded: Sharded, fed: Federation, turn: Turn) -> Sum:
         rejected = torch.zeros((), dtype=torch.int64, device=turn.w.device)
     dist.all_reduce(total)
     dist.all_reduce(rejected)
+    for table in turn.kept.values():  # every rank has new rows for its own clients
+        others = torch.ones(len(table), dtype=torch.bool)
+        others[mine] = False
+        took_part = torch.zeros(len(table), dtype=torch.bool)
+        took_part[turn.clients] = True
+        rows = table.clone()
+        rows[others.to(table.device)] = 0
+        dist.all_reduce(rows)
+        took_part = took_part.to(table.device)
+        table[took_part] = rows[took_part]
     return total, rejected
+
+
+def _on_host(tensors: State) -> State:
+    return {name: tensor.cpu() for name, tensor in tensors.items()}
 
 
 def _send(header: list[int]) -> None:

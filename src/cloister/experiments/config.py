@@ -12,7 +12,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from cloister.data import partitions
 from cloister.errors import CloisterError, nearest, number_in
 from cloister.experiments.run import run as run_function
 
-Value = str | int | float | bool
+Value = str | int | float | bool | list[float]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ MEANINGS = {
     "model": "what is trained",
     "cohort": "who takes part in a round",
     "server": "how the server uses the mean update",
-    "clip": "L2 norm to which a client's whole update is clipped (adaptive_clipping: to start from)",
+    "clip": "L2 norm to which what is protected is clipped: a client's whole update, or a sample's gradient (adaptive "
+    "methods start from it)",
     "mode": "honest, or as_published: what the authors ran, with their claim beside the price",
     "blur": "strength of BLUR's pull back to the clipping radius",
     "sparsity": "fraction of every layer that LUS drops",
@@ -78,6 +79,16 @@ MEANINGS = {
     "count_noise": "noise on the count within the clip, in noise multipliers (by default a twentieth of the cohort)",
     "factorisation": "how noise is correlated: banded or tree",
     "band": "over how many rounds noise cancels (by default 16, or a cycle)",
+    "epoch": "what counts as a local epoch: a full pass of steps, or a single lot",
+    "lots": "how a step's samples are drawn: poisson, or a fixed number of them",
+    "clipping": "a sample's gradient is clipped by its norm, or coordinate by coordinate",
+    "bound": "where Fed-SPA's G comes from: public (clip), or a quantile of the norms, by priced queries",
+    "query_noise": "noise of the query behind a threshold, in multiples of the gradient's",
+    "threshold": "how the clipping threshold follows: repaired, as_written or quantile",
+    "norm_bound": "the most that a gradient's norm counts for in the threshold's query; public",
+    "alpha_clip": "the threshold as a multiple of the mean norm",
+    "floor": "the threshold is never below this",
+    "decay": "factor on the noise multiplier when the public loss has fallen three times; 1 keeps it",
     "proximal": "strength with which clients are held near the round's model",
     "lr": "local learning rate",
     "batch": "samples in a local mini-batch",
@@ -117,7 +128,7 @@ MEANINGS = {
     "embedding": "how many numbers stand for a character",
     "layers": "recurrent layers, one above the other",
     "rounds": "number of rounds",
-    "epsilon": "privacy budget; no round is run that would exceed it",
+    "epsilon": "privacy budget, which no round exceeds; where samples are protected also a list, one for each client",
     "delta": "probability that the guarantee may fail; well below 1/clients",
     "engine": "auto, loop, vectorised or, on a GPU, graphed or compiled: changes the speed, not the result",
     "memory": "bytes that a chunk of clients may take (by default 1 GiB, or half of what is free on a GPU)",
@@ -230,7 +241,8 @@ def _usual(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _chosen(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, str]:
     """Which option each part is: the one asked for, the data set's usual one, or the default."""
-    usual = _usual(values)
+    method = methods.USUAL.get(str(values.get("method", PARTS["method"].default)), {})
+    usual = {**_usual(values), **method}
     return {part: _choice(part, values.get(part, usual.get(part, PARTS[part].default))) for part in names}
 
 
@@ -323,6 +335,9 @@ def _convert(key: Key, value: Any) -> Any:
         if value in allowed:
             return value
         raise CloisterError(f"Expected {key.name} to be one of {', '.join(allowed)}, found {value!r}: choose one.")
+    if isinstance(value, list) and any(typing.get_origin(kind) is list for kind in kinds):
+        return [_convert(replace(key, kind=float), one) for one in value]
+    kinds = [kind for kind in kinds if typing.get_origin(kind) is not list]
     if float in kinds and isinstance(value, str) and (said := number_in(value)) is not None:
         value = said
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
@@ -340,4 +355,6 @@ def _toml_value(value: Value) -> str:
         return json.dumps(value)
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml_value, value))}]"
     return repr(value)

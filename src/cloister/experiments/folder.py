@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloister.errors import CloisterError, Corrupted
+from cloister.privacy.accounts import Account, accounts_of
 from cloister.privacy.certificate import Certificate, certify
 from cloister.privacy.ledger import Budget, Ledger
 
@@ -121,6 +122,12 @@ class RunFolder:
         description, ledger = self.description(), self.ledger()
         ledger.expect_continues(self.load("cpu").seal)
         return certify(description, configuration_hash(description), ledger)
+
+    def accounts(self) -> dict[str, Account]:
+        """What was charged to whom (the ledger must be whole)."""
+        ledger = self.ledger()
+        ledger.expect_continues(self.load("cpu").seal)
+        return accounts_of(ledger)
 
     def save(self, checkpoint: Checkpoint, description: Mapping[str, Any]) -> None:
         """Replace the checkpoint."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from importlib.metadata import version
 from typing import Any
 
@@ -18,18 +19,16 @@ from cloister.engine import Loop
 from cloister.errors import CloisterError, expect, expect_count, expect_delta
 from cloister.experiments.evaluate import Score, scorer
 from cloister.experiments.folder import configuration_hash
-from cloister.federation import Federation, event_of, fitted, rehearsal
-from cloister.joints import Batching, Cohort, Mechanism, Method, describe
+from cloister.experiments.noise import People, Target, settle, with_noise
+from cloister.federation import Federation, bill_of, event_of, fitted, rehearsal
+from cloister.joints import Batch, Batching, Cohort, Method, Problem, describe
 from cloister.precision import expect_precision
-from cloister.privacy.accounting import epsilon as epsilon_of
-from cloister.privacy.calibrate import calibrate
-from cloister.privacy.events import Event
-from cloister.privacy.ledger import Budget
+from cloister.privacy.ledger import Bill, Budget, Ledger
 from cloister.problem import problem_of
 from cloister.round import cohort_total
 from cloister.streams import Streams
 
-DRAWS = 3
+DRAWS = 4
 """Goes up whenever the same seed gives other cohorts, batches or noise: a run resumed by other code would compute a
 round that was paid for with other bits."""
 
@@ -45,7 +44,7 @@ class Ready:
     module: nn.Module
     w: Tensor
     score: Callable[[Tensor], Score]
-    budget: Budget | None
+    budgets: dict[str, Budget]
     delta: float | None
     description: dict[str, Any]
     fingerprint: str
@@ -58,7 +57,7 @@ def prepare(
     *,
     rounds: int,
     cohort: Cohort,
-    epsilon: float | None,
+    epsilon: Target,
     delta: float | None,
     model: nn.Module | Callable[[], nn.Module] | None,
     seed: int,
@@ -84,37 +83,46 @@ def prepare(
     few = slice(0, 2)
     problem = problem_of(module, task.loss, population.inputs[few], population.labels[few], task.classes, task.view)
     public = None if task.public is None else _placed(task.public, place, kind)
-    complete = partial(fitted, cohort=cohort, layout=problem.layout, clients=task.clients, public=public)
-    price = partial(event_of, cohort=cohort, layout=problem.layout, clients=task.clients)
-    releases = cohort.releases(rounds, task.clients)
-    calibrated, budget = _with_noise(
-        method, lambda known: price(complete(known)), task.clients, releases, epsilon, delta, known
-    )
-    fed = Federation(calibrated, cohort, problem, population, streams, precision, public)
-    method = fed.method
-    first = epsilon_of(fed.event, 1, delta or 0.5)  # refuses what has no price
-    if budget is not None and first > budget.epsilon:
-        raise CloisterError(
-            f"Expected a budget that pays for one round at least, found epsilon {budget.epsilon:g} with noise "
-            f"multiplier {method.mechanism.noise_multiplier:g}: leave the multiplier out to calibrate it."
-        )
     w = problem.layout.flatten(dict(module.named_parameters()))
+    norms = cache(partial(_norms_on_noise, problem, w, population))
+    complete = partial(fitted, cohort=cohort, layout=problem.layout, clients=task.clients, public=public, norms=norms)
+    price = partial(event_of, cohort=cohort, layout=problem.layout, clients=task.clients)
+
+    def bill(method: Method, multiplier: float, samples: int) -> Bill:
+        return bill_of(complete(with_noise(method, multiplier)), multiplier, samples, task.copies)
+
+    noise = settle(
+        method,
+        lambda known: price(complete(known)),
+        cohort.releases(rounds, task.clients),
+        People(task.population.counts.tolist(), cohort.turns(rounds, task.clients), bill),
+        epsilon,
+        delta,
+        known,
+    )
+    fed = Federation(
+        complete(noise.method), cohort, problem, population, streams, precision, public, noise.multipliers, task.copies
+    )
+    method, budgets = fed.method, noise.budgets
+    _expect_a_round(fed, budgets, delta)
     description = {
         "method": {
             "name": method.name,
             "unit": method.unit,
             "released": method.released,
             "notes": list(method.notes),
-            "claim": _claim(fed) if method.claims else None,
+            "claim": None if method.claims is None else _claim(fed, method.claims),
             **{j: describe(getattr(method, j)) for j in ("local", "transform", "mechanism", "server")},
         },
         "cohort": {**describe(cohort), "executed": cohort.executed},
+        "lots": _executed(method.local.batching),
         "task": {
             "name": task.name,
             "clients": task.clients,
             "view": {"name": task.view.name, **task.view.settings},
             "copies": task.copies,
             "public": 0 if task.public is None else len(task.public[1]),
+            **({"sizes": task.population.counts.tolist()} if method.unit == "sample" else {}),
         },
         "model": {
             "parameters": problem.layout.size,
@@ -123,8 +131,9 @@ def prepare(
         },
         "rounds": rounds,
         "delta": delta,
-        "budget": None if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta},
-        "bound_l2": fed.bound.l2,
+        "budgets": {unit: asdict(budget) for unit, budget in budgets.items()},
+        "noise_multipliers": list(fed.multipliers),
+        "bound_l2": _bound(fed),
         "bound_taken_for": fed.bound.taken_for,
         "denominator": fed.denominator,
         "trust": method.trust or method.mechanism.trust,
@@ -143,7 +152,65 @@ def prepare(
     run = replace(streams, run=configuration_hash(description), repeatable=place.type == "cpu")
     fed = replace(fed, streams=run)
     score = scorer(module, problem.layout, task, w)
-    return Ready(fed, module, w, score, budget, delta, description, task.fingerprint())
+    return Ready(fed, module, w, score, budgets, delta, description, task.fingerprint())
+
+
+def _expect_a_round(fed: Federation, budgets: Mapping[str, Budget], delta: float | None) -> None:
+    """Refuse what has no price, and budgets that do not pay for one round of anybody."""
+    bills = fed.bills(list(range(fed.population.clients)))
+    if not bills:
+        raise CloisterError("Expected some client to have samples, found none: check the data.")
+    ledger = Ledger.create(None, "trial", budgets)
+    refused = ledger.charge_each(bills, round=1, repeatable=True)
+    if delta is None:
+        next(iter(bills.values()))
+    if len(refused) == len(bills):
+        raise CloisterError(
+            f"Expected a budget that pays for one round at least, found epsilon "
+            f"{next(iter(budgets.values())).epsilon:g} with noise multiplier "
+            f"{fed.method.mechanism.noise_multiplier:g}: leave the multiplier out to calibrate it."
+        )
+
+
+def _executed(batching: Batching) -> str | None:
+    """How lots are drawn, in words."""
+    if batching.lots == "poisson":
+        return (
+            "in every step each sample joins its client's lot independently, with probability 1/(steps of a pass in "
+            f"batches of {batching.batch})"
+        )
+    if batching.lots == "fixed":
+        return f"in every step {batching.batch} of a client's samples (or all), drawn uniformly without replacement"
+    return None
+
+
+def _bound(fed: Federation) -> float:
+    """Of a client's message; or, where samples are protected, of a sample's part in the sum of a step."""
+    private = fed.method.local.private
+    if private is None:
+        return fed.bound.l2
+    return math.inf if private.clip is None else private.clip
+
+
+def _norms_on_noise(problem: Problem, w: Tensor, population: Population) -> Tensor:
+    """The norms of the gradients of samples made of noise: what a threshold may start from without asking anybody."""
+    random = torch.Generator().manual_seed(0)
+    inputs = _made_of_noise(population, _NOISE_SAMPLES, random)
+    labels = population.labels[:1].repeat(_NOISE_SAMPLES, *[1] * (population.labels.dim() - 1)) * 0
+    real = torch.ones(_NOISE_SAMPLES, dtype=torch.bool, device=w.device)
+    key = torch.zeros((), dtype=torch.int64, device=w.device)
+    batch = Batch(inputs, labels, real, real.sum(), key, real.any(), w.new_empty(0))
+    return problem.clipped(w, batch, 1.0)[1]
+
+
+_NOISE_SAMPLES = 64
+
+
+def _made_of_noise(population: Population, samples: int, random: torch.Generator) -> Tensor:
+    shape = (samples, *population.inputs.shape[1:])
+    small = torch.randint(0, 2, shape, generator=random)  # pixels and tokens are small whole numbers
+    real = torch.randn(shape, generator=random) if population.inputs.is_floating_point() else small
+    return real.to(population.inputs)
 
 
 def _placed(samples: tuple[Tensor, Tensor], place: torch.device, kind: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -151,62 +218,22 @@ def _placed(samples: tuple[Tensor, Tensor], place: torch.device, kind: torch.dty
     return inputs.to(place, kind if inputs.is_floating_point() else None), labels.to(place)
 
 
-def _claim(fed: Federation) -> dict[str, float]:
-    """What the paper would claim: the noise as a multiple of what it takes for the bound, over Poisson cohorts."""
+def _claim(fed: Federation, arithmetic: str) -> dict[str, Any]:
+    """What the paper would claim: the noise as a multiple of what it takes for the bound, over Poisson draws."""
     noise = fed.method.mechanism.noise_multiplier or 0.0
-    return {"noise_multiplier": noise, "rate": min(1.0, fed.denominator / fed.population.clients)}
+    about: dict[str, Any] = {"arithmetic": arithmetic, "noise_multiplier": noise}
+    if not fed.each:
+        return {**about, "rate": min(1.0, fed.denominator / fed.population.clients), "releases": 1}
+    batching, most = fed.method.local.batching, int(fed.population.counts.max())
+    return {**about, "rate": batching.rate(most), "releases": batching.steps_for(most)}
 
 
 def _upload(fed: Federation, w: Tensor) -> int:
     """Bytes that a client sends in a round."""
     said = fed.method.transform.announce(fed.streams, 1, fed.here(w, {}), fed.method.init(w))
-    message = fed.blank(w, said)
-    return -(-message.numel() * (fed.method.transform.bits or 8 * message.element_size()) // 8)
-
-
-def _with_noise(
-    method: Method,
-    price: Callable[[Method], Event],
-    clients: int,
-    releases: int,
-    epsilon: float | None,
-    delta: float | None,
-    known: Mapping[str, Any] | None,
-) -> tuple[Method, Budget | None]:
-    """The method with its noise settled, and the budget that the ledger enforces."""
-    mechanism: Mechanism = method.mechanism
-    if epsilon is not None and delta is None:
-        raise CloisterError(
-            f"Expected a delta beside epsilon {epsilon:g}, found none: choose one well below 1/{clients}, such as 1e-5."
-        )
-    budget = Budget(epsilon, delta) if epsilon is not None and delta is not None else None
-    if mechanism.place == "nowhere" or mechanism.noise_multiplier == 0:
-        if budget is not None:
-            raise CloisterError(
-                f"Expected a private method for epsilon {epsilon:g}, found {method.name} without noise: choose "
-                "dp_fedavg, or leave epsilon out."
-            )
-        return method, None
-    if mechanism.noise_multiplier is None:
-        if known is not None:
-            multiplier = float(known["method"]["mechanism"]["noise_multiplier"])
-        elif budget is None:
-            raise CloisterError(
-                f"Expected epsilon and delta, or a noise_multiplier, for {method.name}, found neither: say how private "
-                "the run shall be."
-            )
-        else:
-
-            def event(noise: float) -> Event:
-                return price(replace(method, mechanism=replace(mechanism, noise_multiplier=noise)))
-
-            multiplier = calibrate(event, releases, budget.epsilon, budget.delta)
-        mechanism = replace(mechanism, noise_multiplier=multiplier)
-    if delta is None:
-        raise CloisterError(
-            f"Expected a delta for {method.name}, found none: choose one well below 1/{clients}, such as 1e-5."
-        )
-    return replace(method, mechanism=mechanism), budget
+    message, transform = fed.blank(w, said), fed.method.transform
+    numbers = message.numel() if transform.entries is None else transform.entries(message.numel())
+    return -(-numbers * (transform.bits or 8 * message.element_size()) // 8)
 
 
 def _behaviour(fed: Federation, w: Tensor) -> list[float]:
@@ -217,14 +244,12 @@ def _behaviour(fed: Federation, w: Tensor) -> list[float]:
     """
     random = torch.Generator().manual_seed(0)
     real = fed.population
-    shape = (8, *real.inputs.shape[1:])
-    small = torch.randint(0, 2, shape, generator=random)  # pixels and tokens are small whole numbers
-    inputs = (torch.randn(shape, generator=random) if real.inputs.is_floating_point() else small).to(real.inputs)
+    inputs = _made_of_noise(real, 8, random)
     ones = torch.tensor([8], device=w.device)
     made_up = Population(inputs, real.labels[:1].repeat(8, *[1] * (real.labels.dim() - 1)) * 0, ones * 0, ones)
     somewhere = 0.1 * torch.randn(w.shape, generator=random).to(w)
     local = fed.method.local
-    few = replace(local.phases[0], batching=Batching(batch=4, steps=3))
+    few = replace(local.phases[0], batching=Batching(batch=4, steps=3, lots=local.batching.lots))
     brief = replace(local, phases=(few, *(replace(p, batching=_small(p.batching)) for p in local.phases[1:])))
     small_fed = rehearsal(replace(fed, method=replace(fed.method, local=brief), streams=Streams(0)), made_up)
     message, _ = cohort_total(small_fed, Loop(), 1, somewhere, torch.tensor([0]))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from cloister.privacy.certificate import round_up
+from cloister.privacy.wording import round_up
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

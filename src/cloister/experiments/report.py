@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloister.errors import CloisterError
 from cloister.experiments.folder import RunFolder
 from cloister.experiments.plan import Plan
-from cloister.privacy.certificate import round_up
+from cloister.federation import account_of
+from cloister.privacy.accounts import Account
+from cloister.privacy.certificate import STRICT_DELTA
+from cloister.privacy.wording import round_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +44,35 @@ def runs_table(folders: Mapping[str, RunFolder]) -> Table:
             round_up(certificate.prices[-1].epsilon_pld, 2),
             f"{certificate.noise_multiplier:.3f}" if certificate.noise_multiplier else "none",
             f"{certificate.rounds_charged}/{certificate.rounds_planned}",
+        )
+    return table
+
+
+def clients_table(folder: RunFolder) -> Table:
+    """What each client's samples have lost, as the ledger tells: for methods that protect samples."""
+    description, accounts = folder.description(), folder.accounts()
+    if description["method"]["unit"] != "sample":
+        raise CloisterError(
+            f"Expected a run that protects single samples, found one of {description['method']['name']}, in which all "
+            "clients have one account: its certificate says what any of them has lost."
+        )
+    delta = description["delta"] or STRICT_DELTA
+    table = _table("client", "samples", "noise", "rounds", "steps", f"epsilon at {delta:g}", "budget")
+    spent: dict[tuple[object, ...], str] = {}
+    for client, samples in enumerate(description["task"]["sizes"]):
+        account = accounts.get(account_of(client), Account(account_of(client), None))
+        history = (account.budget, frozenset(account.events.items()))
+        if history not in spent:
+            spent[history] = round_up(account.loss().certified(delta))
+        noises = description["noise_multipliers"]
+        table.add_row(
+            str(client),
+            str(samples),
+            f"{noises[client]:.3f}" if noises else f"{description['method']['mechanism']['noise_multiplier']:.3f}",
+            str(len(account.rounds)),
+            str(account.releases),
+            spent[history],
+            f"{account.budget.epsilon:g}" if account.budget else "none",
         )
     return table
 

@@ -18,7 +18,8 @@ from cloister.experiments.prepare import Ready, prepare
 from cloister.experiments.progress import Progress
 from cloister.experiments.training import Trained, Training
 from cloister.joints import Cohort, Method
-from cloister.privacy.certificate import Certificate, round_up
+from cloister.privacy.certificate import Certificate
+from cloister.privacy.wording import round_up
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,7 +55,7 @@ def run(
     *,
     rounds: int,
     cohort: Cohort | None = None,
-    epsilon: float | None = None,
+    epsilon: float | list[float] | None = None,
     delta: float | None = None,
     model: nn.Module | Callable[[], nn.Module] | None = None,
     folder: str | Path | None = None,
@@ -80,6 +81,7 @@ def run(
         method: what is run, such as `cloister.methods.dp_fedavg(clip=1.0, lr=1.0, steps=5)`.
         task: on what, such as `cloister.data.digits()`.
         cohort: who takes part in a round; everyone by default.
+        epsilon: the budget; where samples are protected, also one for each client.
         model: a torch module, or a function that makes one; the task's own by default.
         folder: where to keep the run; without one, nothing is written and nothing can be resumed.
         resume: continue the run in `folder`, given the same method, task and settings.

@@ -62,8 +62,7 @@ class Training:
     @classmethod
     def begin(cls, ready: Ready, mapper: Engine, path: Path | None, config: str | None) -> Self:
         """A new run, laid out in a folder if there is one."""
-        fed, w = ready.fed, ready.w
-        budgets = {fed.method.unit: ready.budget} if ready.budget else {}
+        fed, w, budgets = ready.fed, ready.w, ready.budgets
         state = fed.method.init(w)
         start = Checkpoint(0, w, state, "", engines.describe(mapper), ready.fingerprint)
         if path is None:
@@ -124,7 +123,9 @@ class Training:
         rejected = _OnItsWay(outcome.rejected)
         delta = self.ready.delta
         line: dict[str, Any] = {"round": number, "cohort": outcome.cohort_size}
-        line["epsilon"] = self.ledger.epsilon(fed.method.unit, delta) if delta else float("inf")
+        if fed.each:
+            line["dropped"] = outcome.dropped
+        line["epsilon"] = self.ledger.most(delta) if delta else float("inf")
         self._log(bar)  # the line before this one, while a device works on this round
         self._unlogged, self._score = (line, rejected), None
         if number % self.evaluate_every == 0 or number == self.rounds:

@@ -1,7 +1,8 @@
 """Mechanisms: noise whose scale follows from the bound on one contribution."""
 
+from cloister.mechanisms.binomial import binomial
 from cloister.mechanisms.correlated import banded, tree
 from cloister.mechanisms.discrete import discrete_gaussian
-from cloister.mechanisms.gaussian import gaussian, none
+from cloister.mechanisms.gaussian import gaussian, in_steps, none
 
-__all__ = ["banded", "discrete_gaussian", "gaussian", "none", "tree"]
+__all__ = ["banded", "binomial", "discrete_gaussian", "gaussian", "in_steps", "none", "tree"]

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cloister.errors import expect
+from cloister.errors import CloisterError, expect
 from cloister.joints import Bound, Mechanism
 from cloister.streams import Streams
 
@@ -28,6 +28,21 @@ def gaussian(noise_multiplier: float | None = None, place: Literal["central", "d
     return Mechanism("gaussian", place, noise_multiplier, gaussian_share, TRUST[place])
 
 
+def in_steps(noise_multiplier: float | None = None) -> Mechanism:
+    """Gaussian noise in every step of a client's own training, of standard deviation z times a sample's clip.
+
+    The local rule takes it and says what a step is worth. Every message is private by itself, so nothing is added
+    on its way; `noise_multiplier` is that of the gradients.
+    """
+    return Mechanism("gaussian", "local", noise_multiplier, _nothing_to_share, TRUST["local"])
+
+
+def _nothing_to_share(
+    multiplier: float, streams: Streams, like: Tensor, bound: Bound, round: int, client: int, of: int
+) -> Tensor:
+    raise CloisterError("Expected noise in the clients' steps alone, found that a share was asked for: draw none.")
+
+
 def none() -> Mechanism:
     """No noise and no privacy."""
     return Mechanism("none", "nowhere", 0.0, gaussian_share, "everybody who sees the model or an update")
@@ -35,6 +50,8 @@ def none() -> Mechanism:
 
 TRUST = {
     "central": "the server, which sees every update and adds the noise",
+    "local": "nobody but the client itself: its updates are private before they leave it, and the server, other "
+    "clients and whoever listens may see them all",
     "distributed": "secure aggregation that reveals the sum alone (to nobody else, and no single message), and every "
     "member of a cohort to add its share of the noise and keep it secret; members know the cohort's size and their own "
     "shares, so against them, or a server that colludes with them, less noise is left and sampling hides nothing; the "

@@ -17,7 +17,7 @@ from typing import Literal
 from cloister import gradients, local, mechanisms, servers, transforms
 from cloister.errors import expect, expect_not_negative
 from cloister.joints import LocalRule, Method, ServerOptimiser
-from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, as_published, card
+from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, card, claim
 from cloister.sparsity import Ties
 
 
@@ -112,5 +112,5 @@ def _private(
         transform=transforms.clip_l2(clip),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or servers.sgd(),
-        claims=as_published(mode),
+        claims=claim(mode),
     )

@@ -43,6 +43,9 @@ def card(paper: str, proven: str, trust: str = "", published: str = "", unit: st
     return keep
 
 
+OWN_STEPS = "every client's update by itself"
+NOBODY = "nobody"
+EVERY_UPDATE = "every client's update in every round, each private by itself, and so every model computed from them"
 SERVER_OR_SECURE_SUM = "server or secure sum"
 NOISY_SUM = "noisy sum of each round"
 ONLY_THE_CLAIM = "the same computation, with the paper's claim (Poisson cohorts, Renyi accountant) beside its price"
@@ -53,6 +56,11 @@ def as_published(mode: Mode) -> bool:
     """Whether the authors' choices are replicated, and so their claim is shown; refuses a mode that does not exist."""
     expect(mode in get_args(Mode), f"mode to be one of {', '.join(get_args(Mode))}", mode, "choose one")
     return mode == "as_published"
+
+
+def claim(mode: Mode, arithmetic: str = "poisson_cohorts") -> str | None:
+    """By which arithmetic the paper's claim is shown, where its choices are replicated."""
+    return arithmetic if as_published(mode) else None
 
 
 def clipping(clip: float, mode: Mode) -> Transform:

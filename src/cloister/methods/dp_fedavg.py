@@ -11,7 +11,7 @@ from typing import Literal
 
 from cloister import local, mechanisms, servers
 from cloister.joints import Method, ServerOptimiser
-from cloister.methods.cards import EACH_TENSOR, NOISY_SUM, Mode, as_published, card, clipping
+from cloister.methods.cards import EACH_TENSOR, NOISY_SUM, Mode, card, claim, clipping
 
 
 @card("McMahan et al., ICLR 2018", NOISY_SUM, published=EACH_TENSOR)
@@ -40,5 +40,5 @@ def dp_fedavg(
         transform=clipping(clip, mode),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or servers.sgd(),
-        claims=as_published(mode),
+        claims=claim(mode),
     )

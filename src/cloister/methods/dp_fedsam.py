@@ -20,7 +20,7 @@ from typing import Literal
 from cloister import gradients, local, mechanisms, servers, transforms
 from cloister.errors import expect
 from cloister.joints import LocalRule, Method, ServerOptimiser
-from cloister.methods.cards import EACH_TENSOR, NOISY_SUM, Mode, as_published, card, clipping
+from cloister.methods.cards import EACH_TENSOR, NOISY_SUM, Mode, card, claim, clipping
 from cloister.sparsity import Ties
 
 
@@ -48,7 +48,7 @@ def dp_fedsam(
         transform=clipping(clip, mode),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or servers.sgd(),
-        claims=as_published(mode),
+        claims=claim(mode),
     )
 
 
@@ -88,7 +88,7 @@ def dp_fedsam_top_k(
         transform=place[variant][1],
         mechanism=mechanisms.gaussian(noise_multiplier, "distributed" if as_printed else noise),
         server=server or servers.sgd(),
-        claims=as_published(mode),
+        claims=claim(mode),
         local_only=as_printed,
         released="every client's noisy, sparsified update, by itself" if as_printed else Method.released,
         notes=(_NO_PROOF,) if as_printed else (),

@@ -15,7 +15,7 @@ from typing import Literal
 from cloister import local, mechanisms, servers, transforms
 from cloister.errors import CloisterError
 from cloister.joints import Method, ServerOptimiser, Setting
-from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, as_published, card
+from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, card, claim
 
 
 @card("Hu, Gong & Guo, IEEE TMC 2023", NOISY_SUM, published=ONLY_THE_CLAIM)
@@ -41,7 +41,7 @@ def fed_smp_rand_k(
         transform=transforms.chain(transforms.random_mask(keep), transforms.clip_l2(clip)),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or servers.sgd(),
-        claims=as_published(mode),
+        claims=claim(mode),
     )
 
 
@@ -73,7 +73,7 @@ def fed_smp_top_k(
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or servers.sgd(),
         fit=_with_public_data,
-        claims=as_published(mode),
+        claims=claim(mode),
         notes=("the public data: they are protected by nothing, and count as public",),
     )
 

@@ -8,8 +8,9 @@ Guarantee: every epsilon returned here is an upper bound on the privacy loss of 
 |------------------|----------------|------------------------------------------------|---------------------------------|
 | everyone         | add/remove one | Gaussian, sensitivity C                        | the same                        |
 | Poisson          | add/remove one | Poisson-subsampled Gaussian, both directions   | the same                        |
-| fixed size       | replace one    | strict profile, sensitivity 2C (below)         | Wang, Balle & Kasiviswanathan   |
+| fixed size       | replace one    | strict profile, sensitivity 2C (`fixed_size`)  | Wang, Balle & Kasiviswanathan   |
 | modular sum      | add/remove one | left to RDP                                    | `discrete.py`                   |
+| binomial, lots   | replace one    | `binomial.py`, sampled as fixed sizes are      | unknown: infinity               |
 | anything else    | -              | refused                                        | refused                         |
 """
 
@@ -18,18 +19,19 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import log_ndtr
 
 from cloister.errors import CannotPrice, expect_delta
-from cloister.privacy import discrete
+from cloister.privacy import binomial, discrete, fixed_size
 from cloister.privacy.composition import Composition, Step, rounding, steps_of
 from cloister.privacy.events import (
+    BinomialSum,
     Covered,
     DiscreteGaussianSum,
     Event,
@@ -75,6 +77,8 @@ class PrivacyLoss:
             raise CannotPrice(f"Expected a cohort and a mechanism with a known price, found none: {event.reason}.")
         if isinstance(event, Covered):
             return
+        if isinstance(event, BinomialSum):
+            binomial.loss(event)
         if event not in self._counts:
             common_relation([*self._counts, event])
         self._counts[event] += count
@@ -97,7 +101,7 @@ class PrivacyLoss:
             return 0.0
         if (delta, accountant) not in self._known:
             found = self._pld_epsilon(delta) if accountant == "pld" else None
-            self._known[delta, accountant] = _rdp_epsilon(self._counts, delta) if found is None else found
+            self._known[delta, accountant] = rdp_epsilon([self._counts], delta) if found is None else found
         return self._known[delta, accountant]
 
     def certified(self, delta: float) -> float:
@@ -173,6 +177,24 @@ def epsilon(event: Event, count: int, delta: float, accountant: Accountant = "pl
     return loss.epsilon(delta, accountant)
 
 
+def best_step_delta(event: BinomialSum, count: int, delta: float) -> float:
+    """The `step_delta` at which `count` releases of the event are cheapest: to be fixed before the first of them.
+
+    All that is set aside is a part of delta; the more, the closer the other bounds.
+    """
+    expect_delta(delta)
+    most = min(delta / (2 * event.rate * count), 0.5)
+    chances = [most * 10 ** (-place / 2) for place in range(1, 12)]
+
+    def cost(chance: float) -> float:
+        try:
+            return epsilon(replace(event, step_delta=chance), count, delta)
+        except CannotPrice:
+            return math.inf
+
+    return min(chances, key=cost)
+
+
 def _unbounded(event: Event) -> bool:
     return isinstance(event, NonPrivate) or (not isinstance(event, (Covered, Unpriced)) and event.noise_multiplier == 0)
 
@@ -183,12 +205,16 @@ def _typical_loss(event: Event) -> float:
         return event.rate / event.noise_multiplier
     if isinstance(event, FixedSizeGaussian):
         return 2 * event.size / event.population / event.noise_multiplier
+    if isinstance(event, BinomialSum):
+        return event.rate * binomial.loss(event).shift
     assert isinstance(event, Gaussian)
     return 1 / event.noise_multiplier
 
 
 def _largest_loss(event: Event) -> float:
     """Where one step's privacy loss is cut off, whatever the sampling."""
+    if isinstance(event, BinomialSum):
+        return binomial.loss(event).top
     assert isinstance(event, (Gaussian, PoissonGaussian, FixedSizeGaussian))
     shift = (2 if isinstance(event, FixedSizeGaussian) else 1) / event.noise_multiplier
     return shift * shift / 2 + _TAIL_DEVIATIONS * shift
@@ -226,7 +252,12 @@ def _step_pld(event: Event, interval: float) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     if isinstance(event, FixedSizeGaussian):
-        return _fixed_size_pld(event, interval)
+        # One client leaves and another comes: the sum moves by twice the bound.
+        seen = partial(fixed_size.gaussian, shift=2 / event.noise_multiplier)
+        return fixed_size.sampled(seen, event.size / event.population, _largest_loss(event), interval)
+    if isinstance(event, BinomialSum):
+        seen = partial(binomial.profile, of=binomial.loss(event))
+        return fixed_size.sampled(seen, event.rate, _largest_loss(event), interval)
     assert isinstance(event, (Gaussian, PoissonGaussian))
     return pld.from_gaussian_mechanism(
         event.noise_multiplier,
@@ -236,66 +267,35 @@ def _step_pld(event: Event, interval: float) -> Any:
     )
 
 
-def _fixed_size_pld(event: FixedSizeGaussian, interval: float) -> Any:
-    """The strict profile of a uniform cohort of fixed size under replace-one, as a PLD.
-
-    With q = size/population and delta_G the profile of the Gaussian mechanism whose mean moves by twice the
-    bound (one client leaves, another comes),
-
-        delta(eps) = q * delta_G(ln(1 + (e^eps - 1)/q))      for eps >= 0
-        delta(eps) = 1 - e^eps + e^eps * delta(-eps)         for eps <  0
-
-    The first line is amplification by subsampling without replacement (Balle, Barthe & Gaboardi 2018); the
-    second holds because replace-one is symmetric. As a function of e^eps the curve is convex: each branch is,
-    and at 1 the slopes meet in the right order because, with mu = 2 / noise multiplier,
-    2 Phi(-mu/2) + q (1 - 2 Phi(-mu/2)) <= 1. It is therefore the profile of a dominating pair, and such
-    pairs compose (Zhu, Dong & Wang 2022). Connecting the dots between grid points lies above a convex curve.
-    """
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    rate = event.size / event.population
-    shift = 2 / event.noise_multiplier
-    unsampled_top = shift * shift / 2 + _TAIL_DEVIATIONS * shift
-    top = math.ceil((unsampled_top + math.log(rate + (1 - rate) * math.exp(-unsampled_top))) / interval)
-    positive = np.arange(top + 1) * interval
-    # ln(1 + (e^eps - 1)/q), written so that a large eps does not overflow.
-    unsampled = positive + np.log1p(-(1 - rate) * np.exp(-positive)) - math.log(rate)
-    above = rate * _gaussian_delta(unsampled, shift)
-    negative = -positive[:0:-1]
-    below = -np.expm1(negative) + np.exp(negative) * above[:0:-1]
-    pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
-        interval, -top, top, np.clip(np.concatenate([below, above]), 0.0, 1.0)
-    )
-    return pld.PrivacyLossDistribution(pmf)
-
-
-def _gaussian_delta(eps: np.ndarray[Any, np.dtype[np.float64]], shift: float) -> Any:
-    """Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), without cancellation in the tail."""
-    inside = log_ndtr(shift / 2 - eps / shift)
-    return np.exp(inside) * -np.expm1(np.minimum(eps + log_ndtr(-shift / 2 - eps / shift) - inside, 0.0))
-
-
-def _rdp_epsilon(counts: Counter[Event], delta: float) -> float:
+def rdp_epsilon(histories: Sequence[Counter[Event]], delta: float) -> float:
+    """Epsilon of the costliest of some histories, the costliest being found at every Renyi order by itself."""
     from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 
+    divergences = [sum(count * _rdp(event) for event, count in counts.items()) for counts in histories]
     with _quiet():
-        found, _ = compute_epsilon(RDP_ORDERS, sum(count * _rdp(event) for event, count in counts.items()), delta)
+        found, _ = compute_epsilon(RDP_ORDERS, np.max(divergences, axis=0), delta)
     return float(found)
 
 
 @lru_cache(maxsize=4096)
 def _rdp(event: Event) -> Any:
     """One release's Renyi divergences at `RDP_ORDERS`; those of several releases add up."""
+    return rdp_at(event, RDP_ORDERS)
+
+
+def rdp_at(event: Event, orders: Sequence[float]) -> Any:
+    """One release's Renyi divergences at some orders."""
     if isinstance(event, DiscreteGaussianSum):
-        return discrete.rdp(event, RDP_ORDERS)
+        return discrete.rdp(event, tuple(orders))
+    if isinstance(event, BinomialSum):  # moments are known of what is left when a chance is set aside, and only of that
+        return np.full(len(orders), math.inf)
 
     import dp_accounting as dp
     from dp_accounting.rdp import RdpAccountant
 
     replace = relation_of(event) is Relation.REPLACE
     relation = dp.NeighboringRelation.REPLACE_ONE if replace else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
-    accountant = RdpAccountant(RDP_ORDERS, relation)
+    accountant = RdpAccountant(list(orders), relation)
     with _quiet():
         accountant.compose(_dp_event(event))
     return accountant._rdp

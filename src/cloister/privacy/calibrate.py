@@ -20,14 +20,24 @@ _MARGIN = 1 - 1e-6  # composing round by round rounds differently from composing
 _STRIDE = math.log(2)
 
 
+Cost = Callable[[Event, int, float], float]
+"""(event, how many releases, delta) -> epsilon."""
+
+
 def calibrate(
-    event: Callable[[float], Event], rounds: int, epsilon: float, delta: float, precision: float = _PRECISION
+    event: Callable[[float], Event],
+    rounds: int,
+    epsilon: float,
+    delta: float,
+    precision: float = _PRECISION,
+    price: Cost | None = None,
 ) -> float:
     """The smallest noise multiplier, to the given relative precision, that keeps `rounds` releases within
     (epsilon, delta).
 
     Guarantee: the multiplier returned was itself priced, by the accountant that the ledger uses, and found
-    to be within the target: where the search lands on the wrong side, it walks back until that is true.
+    to be within the target: where the search lands on the wrong side, it walks back until that is true. Another
+    `price` is for what the ledger does not price in the usual way.
 
     >>> from cloister.privacy.events import PoissonGaussian
     >>> noise = calibrate(lambda z: PoissonGaussian(z, rate=0.5), rounds=60, epsilon=2.0, delta=1e-3)
@@ -40,7 +50,8 @@ def calibrate(
 
     def excess(log_multiplier: float, accountant: Accountant = "pld") -> float:
         """How far above the target (in logarithms, in which epsilon is nearly a straight line) the cost lies."""
-        cost = epsilon_of(event(math.exp(log_multiplier)), rounds, strict_delta, accountant)
+        released = event(math.exp(log_multiplier))
+        cost = price(released, rounds, delta) if price else epsilon_of(released, rounds, strict_delta, accountant)
         return math.log(min(max(cost, 1e-9), 1e9) / (target.epsilon * _MARGIN))
 
     # RDP is quick at any noise and never below PLD's answer, so it says where to look.

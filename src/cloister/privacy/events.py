@@ -19,7 +19,9 @@ from typing import Any
 from cloister.errors import (
     CannotPrice,
     CloisterError,
+    expect,
     expect_count,
+    expect_delta,
     expect_not_negative,
     expect_positive,
     expect_probability,
@@ -99,6 +101,41 @@ class DiscreteGaussianSum:
 
 
 @dataclass(frozen=True)
+class BinomialSum:
+    """Whole numbers of at most `levels` values in each of `dimension` coordinates, under the noise of coin tosses.
+
+    A real vector, of norm at most `clip`, is cut off at +-`range`, rounded at random to `levels` equally spaced points
+    and covered by Bin(`trials`, 1/2) in every coordinate (of the padding, too). A unit is one of a secret lot that is a
+    share `rate` of all, drawn without replacement; replacing it makes any such vector any other. `step_delta` is the
+    chance that is set aside, once for roundings that are too far apart and once for noise that is too far out; it is
+    free, and fixed before anything is released (`binomial.py`).
+    """
+
+    levels: int
+    trials: int
+    clip: float
+    range: float
+    dimension: int
+    rate: float
+    step_delta: float
+
+    def __post_init__(self) -> None:
+        expect_count("levels", self.levels, "two points are the fewest to round to", least=2)
+        expect_count("trials", self.trials, "give the number of coin tosses in a coordinate's noise")
+        expect_positive("clip", self.clip, "give the bound on the norm of the vector before rounding")
+        expect_positive("range", self.range, "give the largest number that is not cut off")
+        expect_count("dimension", self.dimension, "give the number of coordinates, padding included")
+        expect_probability("rate", self.rate, "the share of a unit's fellows that make a lot")
+        expect_delta(self.step_delta)
+        expect(self.step_delta < 0.5, "step_delta < 1/2", self.step_delta, "it counts twice, so choose a small one")
+
+    @property
+    def noise_multiplier(self) -> float:
+        """That of the Gaussian which this noise resembles, before rounding."""
+        return math.sqrt(self.trials) * self.range / (self.clip * (self.levels - 1))
+
+
+@dataclass(frozen=True)
 class Covered:
     """A release to units that another event has paid for: in a cycle, each takes part in one round alone."""
 
@@ -115,13 +152,16 @@ class Unpriced:
     reason: str
 
 
-Event = Gaussian | PoissonGaussian | FixedSizeGaussian | DiscreteGaussianSum | Covered | NonPrivate | Unpriced
+Event = (
+    Gaussian | PoissonGaussian | FixedSizeGaussian | DiscreteGaussianSum | BinomialSum | Covered | NonPrivate | Unpriced
+)
 
 _KINDS: dict[str, type] = {
     "gaussian": Gaussian,
     "poisson_gaussian": PoissonGaussian,
     "fixed_size_gaussian": FixedSizeGaussian,
     "discrete_gaussian_sum": DiscreteGaussianSum,
+    "binomial_sum": BinomialSum,
     "covered": Covered,
     "non_private": NonPrivate,
     "unpriced": Unpriced,
@@ -131,7 +171,7 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 def relation_of(event: Event) -> Relation | None:
     """The relation under which an event is priced, or None where it says nothing about one."""
-    if isinstance(event, FixedSizeGaussian):
+    if isinstance(event, (FixedSizeGaussian, BinomialSum)):
         return Relation.REPLACE
     if isinstance(event, (Gaussian, PoissonGaussian, DiscreteGaussianSum)):
         return Relation.ADD_REMOVE

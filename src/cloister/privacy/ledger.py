@@ -19,9 +19,11 @@ least what was released, never less.
 | the last lines were cut off                 | raises `Corrupted` on resume: the checkpoint remembers the seal  |
 | a seeded round is computed a second time    | if the same bits come out, the line that is there pays for it    |
 | a round with secure noise is repeated       | it is a new release and pays again                               |
+| some of many accounts have nothing left     | these are refused, with words; the others pay                    |
 
-The file is JSON lines. The first is a header (format, what the run is, budgets); each further line is one
-release to one unit. `seal` is SHA-256 over the previous line's seal and this line's content.
+The file is JSON lines. The first is a header (format, what the run is, budgets); each further line is a number of
+equal releases to each of some units (the clients' one account, or one account for the samples of each client). `seal`
+is SHA-256 over the previous line's seal and this line's content.
 """
 
 from __future__ import annotations
@@ -35,33 +37,47 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from cloister.errors import BudgetExceeded, CloisterError, Corrupted, expect_delta, expect_positive
+from cloister.errors import BudgetExceeded, CloisterError, Corrupted, expect_count, expect_delta, expect_positive
 from cloister.privacy.accounting import Accountant, PrivacyLoss
 from cloister.privacy.events import Event, from_json, to_json
+from cloister.privacy.filters import FilteredLoss
 
-_FORMAT = "cloister ledger 1"
+_FORMAT = "cloister ledger 2"
+_KNOWN = (_FORMAT, "cloister ledger 1")  # which had one release to one unit in every line
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that a unit may lose: (epsilon, delta)."""
+    """The most that a unit may lose: (epsilon, delta). With an `order`, a Renyi filter of that order sees to it."""
 
     epsilon: float
     delta: float
+    order: int | None = None
 
     def __post_init__(self) -> None:
         expect_positive("epsilon", self.epsilon, "a budget of nothing allows nothing")
         expect_delta(self.delta)
+        if self.order is not None:
+            expect_count("order", self.order, "the Renyi order of a filter", least=2)
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What is to be paid: so many releases, each costing an event."""
+
+    event: Event
+    count: int = 1
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One release: to which unit, in which round, of what, under which noise."""
+    """Releases to one unit: in which round, of what, under which noise, and how many of them."""
 
     unit: str
     round: int
     what: str
     event: Event
+    count: int = 1
 
 
 class Ledger:
@@ -74,7 +90,8 @@ class Ledger:
         self.entries: list[Entry] = []
         self.seals: list[str] = []
         self._paid: dict[tuple[str, int, str], Entry] = {}
-        self._losses: dict[str, PrivacyLoss] = {}
+        self._losses: dict[str, PrivacyLoss | FilteredLoss] = {}
+        self._untouched: dict[int | None, PrivacyLoss | FilteredLoss] = {}
         self._descriptor: int | None = None
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
         self._syncing: Future[None] | None = None
@@ -88,7 +105,8 @@ class Ledger:
             if path.exists():
                 raise CloisterError(f"Expected no ledger at {path}, found one: choose another folder or resume it.")
             ledger._descriptor = _open_locked(path, os.O_CREAT | os.O_EXCL)
-        ledger._append({"format": _FORMAT, "subject": subject, "budgets": {u: asdict(b) for u, b in budgets.items()}})
+        header = {"format": _FORMAT, "subject": subject, "budgets": {u: asdict(b) for u, b in budgets.items()}}
+        ledger._write_all([header])
         ledger.settle()
         return ledger
 
@@ -113,47 +131,77 @@ class Ledger:
     def _read(cls, path: Path) -> Self:
         whole = path.read_bytes().rpartition(b"\n")[0]
         seals, contents = _verify(path, whole.split(b"\n") if whole else [])
-        if not contents or contents[0].get("format") != _FORMAT:
+        if not contents or contents[0].get("format") not in _KNOWN:
             raise Corrupted(f"Expected a ledger of the format {_FORMAT!r} at {path}: restore it from a backup.")
         header = contents[0]
         ledger = cls(path, header["subject"], {u: Budget(**b) for u, b in header["budgets"].items()})
         ledger.seals = seals
         for content in contents[1:]:
-            entry = Entry(content["unit"], content["round"], content["what"], from_json(content["event"]))
-            ledger._remember(entry)
-            ledger._losses.setdefault(entry.unit, PrivacyLoss()).add(entry.event)
+            bill = Bill(from_json(content["event"]), content.get("count", 1))
+            after: dict[int, PrivacyLoss | FilteredLoss] = {}  # units that have lost the same so far go on together
+            for unit in content["units"] if "units" in content else [content["unit"]]:
+                before = ledger._loss(unit)
+                if id(before) not in after:
+                    after[id(before)] = _plus(before, bill)
+                ledger._losses[unit] = after[id(before)]
+                ledger._remember(Entry(unit, content["round"], content["what"], bill.event, bill.count))
         return ledger
 
-    def charge(self, unit: str, event: Event, *, round: int, what: str = "update", repeatable: bool) -> None:
-        """Pay for one release before it is computed. What is computed may leave the round once `settle` returns.
+    def charge(
+        self, unit: str, event: Event, *, round: int, what: str = "update", repeatable: bool, count: int = 1
+    ) -> None:
+        """Pay for a release before it is computed. What is computed may leave the round once `settle` returns.
 
         `repeatable` says that computing it again gives the same bits (seeded randomness), so that a round
         which was paid for before a crash need not be paid for twice.
         """
+        refused = self.charge_each({unit: Bill(event, count)}, round=round, what=what, repeatable=repeatable)
+        if refused:
+            raise BudgetExceeded(refused[unit])
+
+    def charge_each(
+        self, bills: Mapping[str, Bill], *, round: int, what: str = "update", repeatable: bool
+    ) -> dict[str, str]:
+        """Pay every unit's bill of a round, as `charge` does, and return why those are refused that cannot pay."""
         self.settle()  # a line is only ever written below lines that are on the disk
-        entry = Entry(unit, round, what, event)
-        if repeatable:
-            paid = self._paid.get((unit, round, what))
-            if paid and paid != entry:
+        groups = self._groups(bills, round, what, repeatable)
+        paying = [group for group in groups if group.refusal is None]
+        self._write_all([_line(group, round, what) for group in paying])
+        for group in paying:
+            for unit in group.units:
+                self._remember(Entry(unit, round, what, group.bill.event, group.bill.count))
+                self._losses[unit] = group.after
+        return {unit: group.refusal for group in groups if group.refusal is not None for unit in group.units}
+
+    def refusals(self, bills: Mapping[str, Bill], *, round: int, what: str = "update", repeatable: bool) -> set[str]:
+        """Which units could not pay; nothing is written."""
+        groups = self._groups(bills, round, what, repeatable)
+        return {unit for group in groups if group.refusal is not None for unit in group.units}
+
+    def _groups(self, bills: Mapping[str, Bill], round: int, what: str, repeatable: bool) -> list[_Group]:
+        """Units that are to pay, those together whose past and bill are the same: they are priced once."""
+        alike: dict[tuple[Any, ...], list[str]] = {}
+        for unit, bill in bills.items():
+            paid = self._paid.get((unit, round, what)) if repeatable else None
+            if paid and paid != Entry(unit, round, what, bill.event, bill.count):
                 raise Corrupted(
                     f"Expected round {round} to repeat the release it was charged for ({paid.event}), found "
-                    f"{event}: the run's configuration changed, so start a new run."
+                    f"{bill.event}: the run's configuration changed, so start a new run."
                 )
-            if paid:
-                return
-        after = self._losses[unit].copy() if unit in self._losses else PrivacyLoss()
-        after.add(event)
-        budget = self.budgets.get(unit)
-        if budget is not None:
-            cost = after.epsilon(budget.delta)
-            if cost > budget.epsilon:
-                raise BudgetExceeded(
-                    f"Expected epsilon <= {budget.epsilon:g} for {unit} at delta {budget.delta:g}, found "
-                    f"{cost:.4f} after round {round}: stop here, or start a run with more noise or fewer rounds."
-                )
-        self._append({"unit": unit, "round": round, "what": what, "event": to_json(event)})
-        self._remember(entry)
-        self._losses[unit] = after
+            if not paid:
+                alike.setdefault((bill, self.budgets.get(unit), id(self._loss(unit))), []).append(unit)
+        groups = []
+        for (bill, budget, _), units in alike.items():
+            after = _plus(self._loss(units[0]), bill)
+            groups.append(_Group(units, bill, after, _refusal(units[0], budget, after, round)))
+        return groups
+
+    def _loss(self, unit: str) -> PrivacyLoss | FilteredLoss:
+        """What the unit has lost so far. Units that have lost nothing share one object: see `_groups`."""
+        order = self.budgets[unit].order if unit in self.budgets else None
+        if unit not in self._losses:
+            self._losses[unit] = self._untouched.setdefault(order, _nothing_lost(order))
+        return self._losses[unit]
 
     def has_paid(self, unit: str, round: int, what: str = "update") -> bool:
         """Whether a release of that round was charged before."""
@@ -180,8 +228,13 @@ class Ledger:
     def epsilon(self, unit: str, delta: float, accountant: Accountant = "pld") -> float:
         """What the unit has spent so far, at any delta."""
         self._expect_intact()
-        loss = self._losses.get(unit)
-        return loss.epsilon(delta, accountant) if loss else 0.0
+        return self._loss(unit).epsilon(delta, accountant)
+
+    def most(self, delta: float) -> float:
+        """What the unit has spent that has spent most."""
+        self._expect_intact()
+        different = {id(loss): loss for loss in self._losses.values()}
+        return max((loss.epsilon(delta) for loss in different.values()), default=0.0)
 
     @property
     def seal(self) -> str:
@@ -211,24 +264,66 @@ class Ledger:
         self.entries.append(entry)
         self._paid.setdefault((entry.unit, entry.round, entry.what), entry)
 
-    def _append(self, content: dict[str, Any]) -> None:
-        seal = _seal(self.seals[-1] if self.seals else "", content)
+    def _write_all(self, contents: list[dict[str, Any]]) -> None:
+        """Write lines and start to sync them; if that fails (a full disk, say), take back what was written."""
+        if not contents:
+            return
+        seals, lines = self.seals[-1:], b""
+        for content in contents:
+            seals.append(_seal(seals[-1] if seals else "", content))
+            lines += (json.dumps({**content, "seal": seals[-1]}, sort_keys=True) + "\n").encode()
         if self.path is not None:
             if self._descriptor is None:
                 raise CloisterError(f"Expected an open ledger at {self.path}, found it closed: open it again.")
-            self._write((json.dumps({**content, "seal": seal}, sort_keys=True) + "\n").encode(), self._descriptor)
-        self.seals.append(seal)
+            self._write(lines, self._descriptor)
+        self.seals += seals[len(self.seals[-1:]) :]
 
-    def _write(self, line: bytes, descriptor: int) -> None:
-        """Write a line and start to sync it; if that fails (a full disk, say), take back what was written."""
+    def _write(self, lines: bytes, descriptor: int) -> None:
         before = os.fstat(descriptor).st_size
         try:
-            while line:
-                line = line[os.write(descriptor, line) :]
+            while lines:
+                lines = lines[os.write(descriptor, lines) :]
             self._syncing = self._disk.submit(os.fsync, descriptor)
         except BaseException:
             os.ftruncate(descriptor, before)
             raise
+
+
+def _line(group: _Group, round: int, what: str) -> dict[str, Any]:
+    event = to_json(group.bill.event)
+    return {"units": group.units, "round": round, "what": what, "count": group.bill.count, "event": event}
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Units that pay together: with what they will have lost, and why they cannot pay, if they cannot."""
+
+    units: list[str]
+    bill: Bill
+    after: PrivacyLoss | FilteredLoss
+    refusal: str | None
+
+
+def _nothing_lost(order: int | None) -> PrivacyLoss | FilteredLoss:
+    return PrivacyLoss() if order is None else FilteredLoss(order)
+
+
+def _plus(loss: PrivacyLoss | FilteredLoss, bill: Bill) -> PrivacyLoss | FilteredLoss:
+    after = loss.copy()
+    after.add(bill.event, bill.count)
+    return after
+
+
+def _refusal(unit: str, budget: Budget | None, after: PrivacyLoss | FilteredLoss, round: int) -> str | None:
+    if budget is None:
+        return None
+    cost = after.epsilon(budget.delta)
+    if cost <= budget.epsilon:
+        return None
+    return (
+        f"Expected epsilon <= {budget.epsilon:g} for {unit} at delta {budget.delta:g}, found {cost:.4f} after round "
+        f"{round}: stop here, or start a run with more noise or fewer rounds."
+    )
 
 
 def _seal(previous: str, content: dict[str, Any]) -> str:

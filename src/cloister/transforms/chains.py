@@ -39,5 +39,6 @@ def chain(*parts: Transform) -> Transform:
         return {k: v for part in parts for k, v in part.announce(streams, round, here, state).items()}
 
     bits = next((part.bits for part in reversed(parts) if part.bits is not None), None)
+    entries = next((part.entries for part in reversed(parts) if part.entries is not None), None)
     after = afters[0] if afters else None
-    return Transform("chain", {}, encode, bound, decode, init, announce, after, bits, parts)
+    return Transform("chain", {}, encode, bound, decode, init, announce, after, bits, entries, parts)

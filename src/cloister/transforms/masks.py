@@ -10,7 +10,7 @@ from torch import Tensor
 from cloister.errors import expect_count, expect_positive
 from cloister.joints import Announce, Bound, Here, Settings, State, Transform
 from cloister.public import trained_on
-from cloister.sparsity import expect_fraction
+from cloister.sparsity import expect_fraction, kept_of
 from cloister.streams import Streams
 
 
@@ -66,3 +66,15 @@ def _masked(name: str, settings: Settings, announce: Announce, scaled: bool) -> 
         return torch.zeros_like(here.w).index_copy(0, here.said["mask"], total), {}
 
     return Transform(name, settings, encode, lambda known, layout: Bound(), decode, announce=announce)
+
+
+def active_part(keep: float) -> Transform:
+    """Send the coordinates that the client was training, and no others: which they are, the server knows (Fed-SPA)."""
+    expect_fraction("keep", keep)
+    return Transform(
+        "active_part",
+        {"keep": keep},
+        lambda update, here: update,
+        lambda bound, layout: bound,
+        entries=lambda size: kept_of(size, keep),
+    )

@@ -1,4 +1,4 @@
-"""Local rules: what a client computes from its data, as pure functions that can be mapped over a cohort."""
+"""Local training without noise, and what of its update is kept."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cloister.errors import CloisterError, expect, expect_count, expect_not_negative, expect_positive
+from cloister.errors import CloisterError, expect, expect_count
 from cloister.gradients import Gradient, plain
 from cloister.joints import Batch, Batching, LocalRule, Phase, Problem, State, Step
+from cloister.local import optimisers
 from cloister.params import Layout
 from cloister.sparsity import Ties, expect_fraction, expect_ties, largest
 
@@ -31,44 +32,23 @@ def sgd(
     starts from zero in every round. A step without a real sample changes nothing, so a client that has no
     data sends zero, weight decay or not.
     """
-    expect_positive("lr", lr, "choose the local learning rate")
-    expect_count("batch", batch, "the number of samples in a mini-batch")
-    if (steps is None) == (epochs is None):
-        raise CloisterError(
-            f"Expected either steps or epochs, found steps={steps} and epochs={epochs}: "
-            "give one of them and leave the other out."
-        )
-    expect_count("steps" if epochs is None else "epochs", steps or epochs or 0, "local training needs some")
-    expect(0 <= momentum < 1, "0 <= momentum < 1", momentum, "0 switches it off")
-    expect_not_negative("weight_decay", weight_decay, "0 switches it off")
-    expect(0 < lr_decay <= 1, "0 < lr_decay <= 1", lr_decay, "1 keeps the learning rate over the rounds")
-
-    gradient = gradient or plain()
+    expect_batches(batch, steps, epochs)
+    rule, gradient = optimisers.sgd(lr, momentum, weight_decay, lr_decay), gradient or plain()
 
     def init(w: Tensor) -> State:
-        return {"w": w, "velocity": torch.zeros_like(w)} if momentum else {"w": w}
+        return {"w": w, **rule.init(w)}
 
     def step(problem: Problem, state: State, start: Tensor, batch: Batch, round: Tensor) -> State:
-        w = state["w"]
-        g = gradient.of(problem, w, start, batch)
-        if weight_decay:
-            g = torch.add(g, w, alpha=weight_decay)
-        if momentum:
-            g = torch.add(g, state["velocity"], alpha=momentum)
-        w = torch.sub(w, g, alpha=lr) if lr_decay == 1 else w - lr * lr_decay ** (round - 1) * g
-        return {"w": w, "velocity": g} if momentum else {"w": w}
+        return rule.step(state, gradient.of(problem, state["w"], start, batch), round)
 
     def update(layout: Layout, state: State, start: Tensor) -> Tensor:
         return state["w"] - start
 
     settings = {
-        "lr": lr,
         "batch": batch,
         "steps": steps,
         "epochs": epochs,
-        "momentum": momentum,
-        "weight_decay": weight_decay,
-        "lr_decay": lr_decay,
+        **rule.settings,
         "gradient": {"name": gradient.name, **gradient.settings},
     }
     return LocalRule("sgd", settings, (Phase(Batching(batch, steps, epochs), step),), init, update)
@@ -131,3 +111,14 @@ def keep_important(rule: LocalRule, keep: float, data: Importance = "all", ties:
         init=init,
         update=update,
     )
+
+
+def expect_batches(batch: int, steps: int | None, epochs: int | None) -> None:
+    """Refuse what does not say how long a client trains."""
+    expect_count("batch", batch, "the number of samples in a mini-batch")
+    if (steps is None) == (epochs is None):
+        raise CloisterError(
+            f"Expected either steps or epochs, found steps={steps} and epochs={epochs}: "
+            "give one of them and leave the other out."
+        )
+    expect_count("steps" if epochs is None else "epochs", steps or epochs or 0, "local training needs some")

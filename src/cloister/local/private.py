@@ -1,0 +1,149 @@
+"""DP-SGD as a local rule: every step is private by itself, for any one sample of the client's.
+
+Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar & Zhang, "Deep learning with differential privacy", CCS 2016.
+
+    g = (sum over the lot of clip(gradient of a sample) + N(0, z^2 C^2)) / expected size of the lot
+
+The lot is drawn in secret for every step, the divisor is a constant, and a lot without a sample still gives its noise.
+What follows from g (momentum, Adam, the update, the server's mean) is computed from what was paid for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from cloister.errors import expect
+from cloister.joints import Batch, Batching, LocalRule, Lots, Phase, PrivateSteps, Problem, State
+from cloister.local.optimisers import Optimiser
+from cloister.local.thresholds import Threshold
+from cloister.local.training import expect_batches
+from cloister.params import Layout
+from cloister.sparsity import expect_fraction, kept_of
+from cloister.streams import fold
+
+Sums = Callable[[Problem, Tensor, Batch, Tensor | float, Tensor | None], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """How a sample's gradient is kept within the threshold: the sum [d] over a lot, and norms [b] (or none)."""
+
+    name: str
+    sums: Sums
+
+
+def by_norm() -> Clipping:
+    """The whole gradient (its active part) is scaled down to the threshold."""
+    return Clipping("norm", lambda problem, w, batch, clip, active: problem.clipped(w, batch, clip, active))
+
+
+def by_coordinate(limit: Callable[[int], float]) -> Clipping:
+    """Every coordinate is kept within +-limit(d), which must keep the (active part of the) gradient within the
+    threshold. Norms are not known."""
+
+    def sums(
+        problem: Problem, w: Tensor, batch: Batch, clip: Tensor | float, active: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return problem.clamped(w, batch, limit(w.shape[0]), active), torch.zeros_like(batch.mask, dtype=w.dtype)
+
+    return Clipping("coordinate", sums)
+
+
+Memory = Literal["kept", "reset"]
+"""What becomes of the optimiser's state after a round."""
+
+
+def dp_sgd(
+    threshold: Threshold,
+    optimiser: Optimiser,
+    batch: int,
+    steps: int | None = None,
+    epochs: int | None = None,
+    lots: Lots = "poisson",
+    memory: Memory = "reset",
+    clipping: Clipping | None = None,
+    active: float | None = None,
+) -> LocalRule:
+    """DP-SGD over a number of steps, or of epochs of as many steps as a pass has.
+
+    Args:
+        threshold: to what norm a sample's gradient is clipped.
+        optimiser: what is done with the noisy gradient.
+        lots: "poisson" (each sample joins with the same probability) or "fixed" (exactly `batch` samples).
+        memory: whether the optimiser's state stays with the client from round to round.
+        clipping: by the norm, unless said otherwise.
+        active: the fraction p of coordinates that a client trains in a round, drawn at random for each round and the
+            same over its steps; gradient and noise are scaled by 1/p (Fed-SPA). The threshold is for the active part.
+
+    Guarantee: a step is one Gaussian release of noise multiplier `threshold.worth(z)` over its lot, for one sample.
+    """
+    expect_batches(batch, steps, epochs)
+    expect(memory in ("kept", "reset"), "memory to be kept or reset", memory, "choose one")
+    expect(lots in ("poisson", "fixed"), "lots to be poisson or fixed", lots, "choose one")
+    if active is not None:
+        expect_fraction("keep", active)
+    clipping, follow = clipping or by_norm(), threshold.follow
+    expect(
+        follow is None or clipping.name == "norm",
+        "clipping by norm for a threshold that follows",
+        clipping.name,
+        "use it",
+    )
+
+    def init(w: Tensor) -> State:
+        state = {"w": w, **optimiser.init(w)}
+        return state if follow is None else {**state, "threshold": w.new_full((1,), threshold.start)}
+
+    def own(w: Tensor, key: Tensor) -> State:
+        """The active coordinates: as many as `kept_of` says, each set of them as likely as any other."""
+        assert active is not None
+        rank = fold(key, torch.arange(w.shape[0], device=w.device)).argsort()
+        mask = torch.zeros_like(w).scatter(0, rank[: kept_of(w.shape[0], active)], torch.ones_like(w))
+        return {"active": mask}
+
+    def step(problem: Problem, state: State, start: Tensor, batch: Batch, round: Tensor) -> State:
+        size, mask = start.shape[0], state.get("active")
+        clip: Tensor | float = threshold.start if follow is None else state["threshold"][0]
+        total, norms = clipping.sums(problem, state["w"], batch, clip, mask)
+        noise = batch.noise[:size] if mask is None else batch.noise[:size] * mask
+        gradient = (total + clip * noise) / batch.count
+        if mask is not None:
+            gradient = gradient * (size / kept_of(size, active or 1.0))
+        new = {**state, **optimiser.step(state, gradient, round)}
+        if follow is not None:
+            new["threshold"] = follow(state["threshold"], norms, batch.mask, batch.noise[size:], batch.count)
+        return new
+
+    def update(layout: Layout, state: State, start: Tensor) -> Tensor:
+        return state["w"] - start
+
+    stays = [] if memory == "reset" else list(optimiser.init(torch.zeros(1)))
+    return LocalRule(
+        name="dp_sgd",
+        settings={
+            "batch": batch,
+            "steps": steps,
+            "epochs": epochs,
+            "lots": lots,
+            "memory": memory,
+            "clipping": clipping.name,
+            "active": active,
+            "threshold": {"name": threshold.name, **threshold.settings},
+            "optimiser": {"name": optimiser.name, **optimiser.settings},
+        },
+        phases=(Phase(Batching(batch, steps, epochs, lots=lots), step),),
+        init=init,
+        update=update,
+        own=own if active is not None else None,
+        keeps=(*stays, *([] if follow is None else ["threshold"])),
+        private=PrivateSteps(
+            clip=threshold.start if follow is None else None,
+            draws=lambda size: size + (follow is not None),
+            worth=threshold.worth,
+        ),
+    )

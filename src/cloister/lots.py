@@ -1,0 +1,121 @@
+"""Secret lots: the samples of a step that is private by itself, drawn anew for every step, and the step's noise.
+
+Both protect somebody, so both come from protective randomness, on the host, whatever the engine. A client's draws
+depend on the round and on itself alone, never on who else is there or on how clients are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cloister.joints import Batching
+from cloister.sampling import heads, subsets
+from cloister.streams import Streams
+
+
+class Lots(NamedTuple):
+    """The lots of k clients: sample numbers (within the client) and which are real, [k, steps, width]."""
+
+    samples: Tensor
+    mask: Tensor
+    steps: Tensor  # [k]: how many steps are the client's own
+    expected: Tensor  # [k]: what a lot's sum is divided by
+    widths: tuple[int, ...]  # by step: how many places hold every client's lot
+
+
+def draw_lots(
+    streams: Streams,
+    round: int,
+    phase: int,
+    batching: Batching,
+    clients: Sequence[int],
+    sizes: Sequence[int],
+    places: int,
+) -> Lots:
+    """The lots of some clients in a round, laid out for `places` clients (the others take no step)."""
+    drawn = [_lots_of(streams, round, phase, batching, who, n) for who, n in zip(clients, sizes, strict=True)]
+    own = [batching.steps_for(n) for n in sizes]
+    steps = max(own, default=0)
+    counts = np.zeros((places, steps), dtype=np.int64)
+    for place, (step, _) in enumerate(drawn):
+        counts[place] = np.bincount(step, minlength=steps)
+    widths = [_few_widths(int(most), batching.batch) for most in counts.max(0, initial=0)]
+    samples = np.zeros((places, steps, max(widths, default=0)), dtype=np.int64)
+    for place, (step, sample) in enumerate(drawn):
+        first = np.cumsum(counts[place]) - counts[place]
+        samples[place, step, np.arange(len(step)) - first[step]] = sample
+    mask = np.arange(samples.shape[2]) < counts[:, :, None]
+    rest = places - len(drawn)
+    own_steps = torch.tensor([*own, *[0] * rest])
+    expected = torch.tensor([*map(batching.expected, sizes), *[0.0] * rest], dtype=torch.float64)
+    return Lots(torch.from_numpy(samples), torch.from_numpy(mask), own_steps, expected, tuple(widths))
+
+
+Drawn = tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]
+"""The step and the sample of everything that was drawn, by step."""
+
+
+def _lots_of(streams: Streams, round: int, phase: int, batching: Batching, client: int, size: int) -> Drawn:
+    steps = batching.steps_for(size)
+    if not steps:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    if batching.lots == "poisson":  # one row of coins for all steps
+        found = heads(
+            batching.rate(size),
+            steps * size,
+            lambda count, n: streams.protective_uniform(count, "lot", round, client, phase, n),
+        ).numpy()
+        return found // size, found % size
+
+    lot = min(batching.batch, size)
+    samples = subsets(
+        steps,
+        lot,
+        size,
+        lambda count, n: streams.protective_integers(count, size, "lot", round, client, phase, n),
+    )
+    return np.repeat(np.arange(steps), lot), samples.flatten().numpy()
+
+
+def _few_widths(most: int, batch: int) -> int:
+    """At least `most`, and one of a few: what is compiled or captured for a shape serves many steps."""
+    unit = max(1, 1 << max(batch.bit_length() - 4, 0))
+    return max(-(-most // unit), 1) * unit
+
+
+class StepNoise:
+    """The noise of some clients' steps, drawn a few steps at a time: all of a round's may not fit into memory."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        round: int,
+        clients: Sequence[int],
+        scales: Sequence[float],
+        like: Tensor,
+        places: int | None = None,
+    ) -> None:
+        """`like` [n] is the noise of one step; `scales` are the clients' noise multipliers."""
+        self.streams, self.round, self.who, self.like = streams, round, list(zip(clients, scales, strict=True)), like
+        self.places, self.block = places or len(self.who), max(1, AHEAD // max(like.numel(), 1))
+        self._drawn: tuple[int, Tensor] | None = None
+
+    def at(self, step: int) -> Tensor:
+        """[places, n]: of one step of every client; places beyond the clients have none."""
+        number, inside = divmod(step, self.block)
+        if self._drawn is None or self._drawn[0] != number:
+            drawn = self.like.new_zeros(self.places, self.block, self.like.numel())
+            for place, (client, scale) in enumerate(self.who):
+                noise = self.streams.protective_normal(drawn[place], "step noise", self.round, client, number)
+                torch.mul(noise, scale, out=drawn[place])
+            self._drawn = number, drawn
+        return self._drawn[1][:, inside]
+
+
+AHEAD = 2**18
+"""About how many numbers are drawn at once for a client."""

@@ -1,0 +1,81 @@
+"""Noise of coin tosses, for messages of whole numbers (cpSGD)."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from cloister.errors import expect, expect_count
+from cloister.joints import Bound, Mechanism
+from cloister.mechanisms.coins import heads
+from cloister.privacy.binomial import message_norm
+from cloister.privacy.events import BinomialSum, Event, FixedSizeGaussian, Unpriced
+from cloister.streams import Streams
+
+Trust = Literal["message", "sum"]
+"""What is private: every message by itself, or only a sum of messages that reveals nothing else."""
+
+
+def binomial(
+    trials: int,
+    levels: int,
+    clip: float,
+    range: float,
+    dimension: int,
+    step_delta: float,
+    trust: Trust,
+    shares: int = 1,
+) -> Mechanism:
+    """Bin(trials, 1/2) - trials/2 on every coordinate of every message, whose whole numbers `on_levels` makes.
+
+    With trust "message" a client's own trials are all that is priced: nobody has to be trusted, and who else comes or
+    stays away makes no difference. With "sum", those of `shares` clients, whom secure aggregation makes one. Whoever
+    else comes adds noise, too: the unit is a sample, and who comes does not depend on samples, so that surplus noise
+    is post-processing. Where fewer come, the server adds what is missing, and knows it.
+
+    Guarantee: a message (or a released sum, that of nobody included) carries the noise of at least as many trials as
+    were priced, whatever the data.
+    """
+    expect(trust in get_args(Trust), "trust to be message or sum", trust, "choose one of them")
+    expect_count("shares", shares, "say how many clients' noise is counted on")
+    remedy = "half of it is subtracted, so take one more"
+    expect(trials % 2 == 0, "an even number of trials", trials, remedy)
+    alone = trust == "message"
+    expect(shares == 1 or not alone, "one share where each message is private by itself", shares, "leave it out")
+
+    def priced(rate: float) -> BinomialSum:
+        return BinomialSum(levels, trials * shares, clip, range, dimension, rate, step_delta)
+
+    def draw(
+        multiplier: float, streams: Streams, like: Tensor, bound: Bound, round: int, client: int, of: int
+    ) -> Tensor:
+        return heads(like.numel(), trials, streams, like.device, "noise", round, client) - trials // 2
+
+    def price(event: Event) -> Event:
+        if isinstance(event, FixedSizeGaussian):
+            return priced(event.size / event.population)
+        return Unpriced("binomial noise is priced for lots of a fixed size, drawn without replacement")
+
+    return Mechanism(
+        "binomial",
+        "distributed",
+        priced(1.0).noise_multiplier,
+        draw,
+        _TRUST[trust],
+        {"trust": trust, "trials": trials, "shares": shares, "step_delta": step_delta, "dimension": dimension},
+        whole=True,
+        most_l2=message_norm(clip, range, levels, dimension),
+        missing=lambda cohort: 0 if alone else max(0, shares - cohort),
+        price=price,
+    )
+
+
+_TRUST = {
+    "message": "nobody but the client itself: each of its messages is private before it leaves, and the server, other "
+    "clients and whoever listens may see them all; which samples it drew, and its noise, stay secret",
+    "sum": "secure aggregation that reveals the sum alone (to nobody else, and no single message), and every member of "
+    "a cohort to add its share of the noise and keep it secret; members know their own shares, so against them, or a "
+    "server that colludes with them, less noise is left; the server adds the noise of those who are missing, and knows "
+    "it",
+}

@@ -1,0 +1,114 @@
+"""Adap DP-FL: clipping thresholds that follow the gradients, and noise that falls while the loss does.
+
+Fu, Chen & Han, "Adap DP-FL: differentially private federated learning with adaptive noise", TrustCom 2022.
+
+Every client takes a step (or a few) in a round, by Adam, whose state it keeps. Its threshold follows the norms of its
+own samples' gradients; the printed recursion cuts norms at the threshold itself and drives it to zero, so that there
+are three (`threshold`):
+
+    repaired     norms are cut at a public bound (the default)
+    as_written   the printed one, above a floor
+    quantile     a quantile of the norms is followed instead (Andrew et al. 2021)
+
+All of them ask the data for something, and all are priced; the paper leaves it out. The noise multiplier falls by
+`decay` when the loss of the global model on PUBLIC samples has fallen three times in a row. Noise that is chosen on the
+way needs a Renyi filter, whose order is fixed when the run begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from cloister import local, servers, transforms
+from cloister.errors import CloisterError, expect
+from cloister.joints import LocalRule, Lots, Method, ServerOptimiser, Setting, State
+from cloister.local.thresholds import Threshold
+from cloister.mechanisms.gaussian import in_steps
+from cloister.methods.cards import EVERY_UPDATE, NOBODY, OWN_STEPS, Mode, as_published, card, claim
+
+Follows = Literal["repaired", "as_written", "quantile"]
+
+
+@card(
+    "Fu, Chen & Han, 2022",
+    OWN_STEPS,
+    NOBODY,
+    published="the printed threshold, with the claim that leaves out its query",
+    unit="sample",
+)
+def adap_dp_fl(
+    clip: float | None = None,
+    threshold: Follows | None = None,
+    norm_bound: float = 10.0,
+    alpha_clip: float = 1.0,
+    floor: float = 0.01,
+    quantile: float = 0.5,
+    clip_lr: float = 0.2,
+    query_noise: float = 5.0,
+    decay: float = 0.9999,
+    lr: float = 0.002,
+    batch: int = 78,
+    steps: int = 1,
+    lots: Lots = "poisson",
+    noise_multiplier: float | None = None,
+    mode: Mode = "honest",
+    server: ServerOptimiser | None = None,
+) -> Method:
+    """Adaptive clipping on every client, adaptive noise for all. Needs public samples, unless decay = 1.
+
+    `clip` is the threshold to start from; left out, it is the mean norm of gradients on samples made of noise.
+
+    Guarantee: every update of a client is differentially private for any one of its samples, over all rounds that it
+    took part in. A client whose next step would exceed its budget drops out before it computes it.
+    """
+    kind = threshold or ("as_written" if as_published(mode) else "repaired")
+    expect(
+        kind in ("repaired", "as_written", "quantile"),
+        "threshold to be repaired, as_written or quantile",
+        kind,
+        "choose one",
+    )
+    expect(0 < decay <= 1, "0 < decay <= 1", decay, "1 keeps the noise as it is")
+
+    def follows(start: float) -> Threshold:
+        if kind == "repaired":
+            return local.repaired(min(start, norm_bound), norm_bound, alpha_clip, floor, query_noise)
+        if kind == "as_written":
+            return local.as_written(max(start, floor), alpha_clip, floor)
+        return local.quantile(start, quantile, clip_lr, query_noise, min(floor, start), max(norm_bound, start))
+
+    def fit(method: Method, setting: Setting) -> Method:
+        if decay < 1 and setting.public is None:
+            raise CloisterError(
+                f"Expected public samples on which the loss is watched, found none: a loss on the clients' own samples "
+                f"would be a query that nobody pays for, so set some aside (public = 1000), or keep the noise "
+                f"(decay = 1, now {decay:g})."
+            )
+        if clip is None and setting.norms is None:
+            raise CloisterError("Expected a clip to start from, found none: give clip.")
+        start = clip if clip is not None or setting.norms is None else float(setting.norms().mean())
+        assert start is not None
+        return replace(method, local=rule(start))
+
+    def rule(start: float) -> LocalRule:
+        return local.dp_sgd(follows(start), local.adam(lr), batch, steps, lots=lots, memory="kept")
+
+    inner = server or servers.sgd()
+    return Method(
+        name="adap_dp_fl",
+        local=rule(clip if clip is not None else 1.0),
+        transform=transforms.identity(),
+        mechanism=in_steps(noise_multiplier),
+        server=inner if decay == 1 else servers.watching(inner, decay),
+        unit="sample",
+        released=EVERY_UPDATE,
+        fit=fit,
+        claims=claim(mode, "adap_dp_fl"),
+        notes=() if decay == 1 else ("the public samples: they are protected by nothing, and count as public",),
+        tempered=None if decay == 1 else _tempered,
+    )
+
+
+def _tempered(state: State) -> float:
+    return float(state["noise"]) if "noise" in state else 1.0

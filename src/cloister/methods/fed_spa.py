@@ -1,0 +1,122 @@
+"""Fed-SPA: every agent trains a random part of the coordinates, and the server steps adaptively. DP-Fed: all of them.
+
+Hu, Gong & Guo, "Federated learning with sparsification-amplified privacy and adaptive optimization", IJCAI 2021.
+
+    g = (sum over the lot of clip(active part of a sample's gradient, sqrt(p) G) + noise on the active part) / (B p)
+
+The active k = p d coordinates are drawn for each agent and round, from nobody's data, and stay for all of its steps; k
+numbers are sent. A sample's active part is clipped to sqrt(p) G as a whole (clipping = "norm"), or each of its
+coordinates to G / sqrt(d) ("coordinate"), which comes to the same bound.
+
+The paper takes G from the agents' gradients without paying for it. Here G is a public constant (bound = "public"), or
+it follows a quantile of the gradients' norms by a query in every step, which is priced (bound = "quantile").
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Literal
+
+from cloister import local, servers, transforms
+from cloister.errors import expect
+from cloister.joints import LocalRule, Lots, Method, ServerOptimiser, Setting
+from cloister.local.optimisers import sgd
+from cloister.mechanisms.gaussian import in_steps
+from cloister.methods.cards import EVERY_UPDATE, NOBODY, OWN_STEPS, Mode, as_published, card, claim
+from cloister.sparsity import kept_of
+
+_PUBLISHED = "lots of fixed size, priced strictly, with the paper's Theorem 1 beside (and whether its conditions hold)"
+
+
+@card("Hu, Gong & Guo, IJCAI 2021", OWN_STEPS, NOBODY, published=_PUBLISHED, unit="sample")
+def fed_spa(
+    clip: float = 1.0,
+    keep: float = 0.4,
+    lr: float = 0.1,
+    batch: int = 10,
+    steps: int | None = None,
+    epochs: int | None = None,
+    clipping: Literal["norm", "coordinate"] = "norm",
+    bound: Literal["public", "quantile"] = "public",
+    quantile: float = 0.5,
+    clip_lr: float = 0.2,
+    query_noise: float = 5.0,
+    lr_decay: float = 1.0,
+    lots: Lots | None = None,
+    noise_multiplier: float | None = None,
+    mode: Mode = "honest",
+    server: ServerOptimiser | None = None,
+) -> Method:
+    """A random part of the coordinates for each agent and round. `clip` is G, the bound on a whole gradient.
+
+    Guarantee: every update of an agent is differentially private for any one of its samples, over all rounds that it
+    took part in, at the epsilon that the run's certificate states for it.
+    """
+    lots = _lots(lots, mode)
+
+    def rule(numbers: int) -> LocalRule:
+        """For a model of so many numbers: the part of them that is active is a whole number."""
+        within = clip * math.sqrt(kept_of(numbers, keep) / numbers)
+        expect(clipping in ("norm", "coordinate"), "clipping to be norm or coordinate", clipping, "choose one")
+        expect(bound in ("public", "quantile"), "bound to be public or quantile", bound, "choose one")
+        threshold = (
+            local.fixed(within)
+            if bound == "public"
+            else local.quantile(within, quantile, clip_lr, query_noise, within * 1e-3, within * 1e3)
+        )
+        how = local.by_norm() if clipping == "norm" else local.by_coordinate(lambda d: clip / math.sqrt(d))
+        return local.dp_sgd(threshold, sgd(lr, lr_decay=lr_decay), batch, steps, epochs, lots, "reset", how, keep)
+
+    def fit(method: Method, setting: Setting) -> Method:
+        return replace(method, local=rule(setting.layout.size))
+
+    return Method(
+        name="fed_spa",
+        local=rule(_ANY),
+        transform=transforms.active_part(keep),
+        mechanism=in_steps(noise_multiplier),
+        server=server or servers.adam(),
+        unit="sample",
+        released=EVERY_UPDATE,
+        fit=fit,
+        claims=claim(mode, "fed_spa"),
+    )
+
+
+_ANY = 1000
+"""Before the model is known: what is priced does not depend on its size."""
+
+
+@card("Hu, Gong & Guo, IJCAI 2021", OWN_STEPS, NOBODY, published=_PUBLISHED, unit="sample")
+def dp_fed(
+    clip: float = 1.0,
+    lr: float = 0.1,
+    batch: int = 10,
+    steps: int | None = None,
+    epochs: int | None = None,
+    lr_decay: float = 1.0,
+    lots: Lots | None = None,
+    noise_multiplier: float | None = None,
+    mode: Mode = "honest",
+    server: ServerOptimiser | None = None,
+) -> Method:
+    """Fed-SPA's yardstick: all coordinates, and a server that averages. Guarantee: that of Fed-SPA."""
+    rule = local.dp_sgd(local.fixed(clip), sgd(lr, lr_decay=lr_decay), batch, steps, epochs, _lots(lots, mode))
+    return Method(
+        name="dp_fed",
+        local=rule,
+        transform=transforms.identity(),
+        mechanism=in_steps(noise_multiplier),
+        server=server or servers.sgd(),
+        unit="sample",
+        released=EVERY_UPDATE,
+        claims=claim(mode, "fed_spa"),
+    )
+
+
+def _lots(lots: Lots | None, mode: Mode) -> Lots:
+    """Lots of a fixed size are what was published; Poisson lots cost less."""
+    published = as_published(mode)
+    expect(not published or lots != "poisson", "fixed lots for mode = as_published", lots, "leave lots out")
+    return lots or ("fixed" if published else "poisson")

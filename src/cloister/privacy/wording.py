@@ -1,0 +1,209 @@
+"""The words of a certificate: what was priced, what is left out, and the whole of it for people to read."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cloister.privacy.events import (
+    Covered,
+    DiscreteGaussianSum,
+    Event,
+    FixedSizeGaussian,
+    Gaussian,
+    NonPrivate,
+    PoissonGaussian,
+)
+
+if TYPE_CHECKING:
+    from cloister.privacy.certificate import Certificate
+
+_MANY = 4
+"""So many different events are listed one by one."""
+
+
+def priced_as(events: Counter[Event], drawn: str) -> list[str]:
+    """What was charged, a line for each kind of release. `drawn` is what is drawn: cohorts, or lots."""
+    if len(events) <= _MANY:
+        return [_priced_as(event, count, drawn) for event, count in events.items()]
+    noises = [event.noise_multiplier for event in events if isinstance(event, (PoissonGaussian, FixedSizeGaussian))]
+    first = next(iter(events))
+    whole = _priced_as(first, events.total(), drawn)
+    between = f"noise multipliers from {min(noises):.6g} to {max(noises):.6g}" if noises else "various noise"
+    return [whole.replace(f"noise multiplier {getattr(first, 'noise_multiplier', 0):.6g}", between)]
+
+
+def _priced_as(event: Event, count: int, drawn: str) -> str:
+    times = f"{count} x "
+    if isinstance(event, PoissonGaussian):
+        return f"{times}Poisson {drawn}, rate {event.rate:g}, noise multiplier {event.noise_multiplier:.6g}"
+    if isinstance(event, FixedSizeGaussian):
+        return (
+            f"{times}uniform {drawn} of exactly {event.size} of {event.population}, noise multiplier "
+            f"{event.noise_multiplier:.6g}, the sum moving by twice the clip"
+        )
+    if isinstance(event, Gaussian):
+        noise = f"noise multiplier {event.noise_multiplier:.6g}"
+        return f"{times}one release to each who takes part, {noise}, no amplification"
+    if isinstance(event, DiscreteGaussianSum):
+        return (
+            f"{times}{'everyone' if event.rate == 1 else f'Poisson cohorts, rate {event.rate:g}'}, {event.shares} "
+            f"discrete Gaussians of scale {event.scale:.6g} in the modular sum of {event.dimension} coordinates, noise "
+            f"multiplier {event.noise_multiplier:.6g} after rounding"
+        )
+    if isinstance(event, Covered):
+        return f"{times}rounds of a cycle that was paid for when it began"
+    return f"{times}{'without noise: no guarantee' if isinstance(event, NonPrivate) else event}"
+
+
+def not_covered(description: Mapping[str, Any], delta: float, private: bool) -> list[str]:
+    """What the guarantee leaves out."""
+    if not private:
+        return ["everything: this run has no privacy guarantee"]
+    clients = description["task"]["clients"]
+    samples = description["method"]["unit"] == "sample"
+    gaps = [
+        *description["method"]["notes"],
+        "hyper-parameter search: choosing clip, learning rate, rounds or model by looking at results on these "
+        "clients' data is a release that was not charged",
+        "metrics: accuracies, losses, cohort sizes and counts of rejected updates are exact; where test samples are "
+        "the clients' own, what they show is not protected",
+        "the files beside this certificate: the checkpoint holds a hash of the data (and, while a run with "
+        "correlated noise is under way, noise that could be subtracted), config.toml the seed and metrics.jsonl the "
+        "metrics, so publish the model and this certificate alone",
+        "what the run started from: the initial model, the shape of the data and the number of classes count as public",
+        _declared(clients, samples),
+        "floating-point arithmetic: the proof is for real numbers, the noise is drawn with finite precision",
+    ]
+    if description["randomness"] != "secure":
+        gaps.append(
+            "simulation: cohorts and noise follow from a seed, and whoever knows the seed can remove the noise; for "
+            'a real release use randomness = "secure"'
+        )
+    copies = description["task"].get("copies", 1)
+    if copies > 1 and samples:
+        gaps.append(
+            f"clients overlap: a sample lies with up to {copies} of them, each of which releases something about it; "
+            "the epsilon above is for all of these releases together"
+        )
+    elif copies > 1:
+        gaps.append(
+            f"clients overlap: a sample lies with up to {copies} of them, so that parallel composition is broken and a "
+            f"sample is protected only as {copies} clients together are, for which no epsilon is certified here"
+        )
+    if samples:
+        gaps.append(
+            "a client as a whole: what is protected is any ONE of its samples; what all of them have in common is not"
+        )
+    many = max(description["task"].get("sizes", [0])) if samples else clients
+    if delta * many >= 1:
+        gaps.append(
+            f"delta {delta:g} is not below 1/{many}: a mechanism that publishes one random "
+            f"{'sample' if samples else 'client'}'s data whole would satisfy it"
+        )
+    return gaps
+
+
+def _declared(clients: int, samples: bool) -> str:
+    if samples:
+        return (
+            "numbers of samples and who took part: how many samples each client has was declared when the run began, "
+            "and sets the rates and divisors of its lots"
+        )
+    return f"the number of clients: {clients} was declared when the run began and sets the constant denominator"
+
+
+def round_up(epsilon: float | None, digits: int = 3) -> str:
+    """An epsilon for people: rounded upwards, because a smaller number would claim too much.
+
+    >>> round_up(1.99941), round_up(2.0000001), round_up(None)
+    ('2.000', '2.001', 'infinity')
+    """
+    if epsilon is None or math.isinf(epsilon):
+        return "infinity"
+    return f"{math.ceil(epsilon * 10**digits - 1e-9) / 10**digits:.{digits}f}"
+
+
+def _budget(c: Certificate) -> str:
+    if c.budget is None:
+        return "none"
+    least = c.least_budget or c.budget["epsilon"]
+    several = "" if least == c.budget["epsilon"] else f"{least:g} to "
+    return f"epsilon {several}{c.budget['epsilon']:g} at delta {c.budget['delta']:g}"
+
+
+def _spent(c: Certificate) -> str:
+    assert c.filter is not None
+    return (
+        f"{round_up(c.filter['spent'])} at delta {c.prices[0].delta:g}; how much that is may depend on the data, so "
+        "what is promised is the epsilon at which the filter stops"
+    )
+
+
+def _noise(c: Certificate) -> str:
+    if not c.noise_multiplier:
+        return "none"
+    taken = "" if c.clip_taken_for is None else f" of {c.clip_taken_for:g}, which the paper takes the bound for"
+    return f"{_noise_range(c.noise_multipliers or [c.noise_multiplier])}{taken}, {c.noise_place}"
+
+
+def _claim(claimed: Mapping[str, Any]) -> str:
+    spent = "epsilon infinity" if claimed["epsilon"] is None else f"epsilon {claimed['epsilon']:.3f}"
+    return f"{spent} at {claimed['delta']:g}, {claimed['words']}; what was executed costs the epsilon above"
+
+
+def _noise_range(noises: list[float]) -> str:
+    few, most = min(noises), max(noises)
+    return f"multiplier {most:.6g}" if few == most else f"multipliers from {few:.6g} to {most:.6g}"
+
+
+def _bound(c: Certificate) -> str:
+    if c.unit == "sample":
+        follows = "a threshold that follows the gradients, by priced queries"
+        return f"{follows if c.clip is None else f'{c.clip:g}'} (L2 norm of a sample's part in a step)"
+    return "none" if c.clip is None else f"{c.clip:g} (L2 norm of any client's whole message)"
+
+
+def _epsilon(c: Certificate, price: Any) -> str:
+    spent = round_up(price.epsilon_pld)
+    if c.filter is not None:
+        return f"{spent} (Renyi filter of order {c.filter['order']})"
+    if price.epsilon_rdp is None and price.epsilon_pld is not None:
+        return f"{spent} (PLD of what is proven of a step)"
+    return f"{spent} (PLD)   {round_up(price.epsilon_rdp)} (RDP)" if c.pld else f"{round_up(price.epsilon_rdp)} (RDP)"
+
+
+def text(c: Certificate) -> str:
+    """The certificate, for people."""
+    rows = [
+        ("protected unit", f"one {c.unit}"),
+        ("neighbours", c.relation),
+        ("released", c.released),
+        ("must be trusted", c.trusted),
+        ("randomness", c.randomness),
+        *(("drawn", line) for line in c.sampling_executed),
+        *(("priced", line) for line in c.sampling_priced or ["nothing was charged"]),
+        ("bound", _bound(c)),
+        ("noise", _noise(c)),
+        ("denominator", "how many took part" if c.unit == "sample" else f"{c.denominator:g}, constant"),
+        ("rounds", f"{c.rounds_charged} of {c.rounds_planned} planned, {c.releases_charged} releases charged"),
+        ("budget", _budget(c)),
+        *((f"epsilon at {price.delta:g}", _epsilon(c, price)) for price in c.prices),
+        *((("spent so far", _spent(c)),) if c.filter else ()),
+        *((("the paper claims", _claim(c.claimed)),) if c.claimed else ()),
+        *(("not covered", gap) for gap in c.not_covered),
+        ("configuration", c.configuration_sha256),
+        ("ledger", c.ledger_seal),
+        ("versions", ", ".join(f"{name} {number}" for name, number in c.versions.items())),
+    ]
+    lines, before = ["PRIVACY CERTIFICATE"], ""
+    for name, value in rows:
+        label = "-" if name == before else f"{name}:"  # a name that repeats itself is a list
+        wrapped = textwrap.wrap(value, 96, break_long_words=False, break_on_hyphens=False)
+        lines.append(f"  {label:>19} {wrapped[0]}")
+        lines += [f"  {'':19} {more}" for more in wrapped[1:]]
+        before = name
+    return "\n".join(lines)

@@ -1,0 +1,58 @@
+"""From real vectors to whole numbers of few values, and back (cpSGD)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cloister.errors import expect, expect_count, expect_positive
+from cloister.joints import Bound, Here, State, Transform
+from cloister.params import Layout
+from cloister.privacy.binomial import message_norm
+from cloister.streams import Streams, fold, uniform_pairs
+from cloister.walsh import hadamard, padded
+
+
+def on_levels(range: float, levels: int, rotate: bool = False, trials: int = 0, messages: int = 1) -> Transform:
+    """Cut every number of the (clipped) update off at +-range and round it at random to one of `levels` equally
+    spaced points, which are numbered from -(levels - 1)/2 to (levels - 1)/2.
+
+    Numbered like this, a sum of messages needs no offset, however many they are: the server scales it back. `levels` is
+    odd, so that 0 is one of them: whoever has nothing to say sends nothing but noise, and nobody can tell. `rotate`
+    spreads a vector evenly over its coordinates first (random signs, the same for everybody, then Walsh-Hadamard), so
+    that a smaller range suffices. On the wire, numbers take the bits that a sum of so many `messages` can need, with
+    the noise of `trials` coins in each; 1 where messages are sent as they are.
+
+    Guarantee: numbers lie within +-(levels - 1)/2, whatever the data, and are right in the mean where nothing is cut
+    off. What rounding adds to the distance of neighbours is bounded but for a small chance (`privacy/binomial.py`): the
+    draws need not be secret for that, but they must not depend on data, so they are made of the client's `key`.
+    """
+    expect_positive("range", range, "give the largest number that is not cut off")
+    expect_count("levels", levels, "three points are the fewest with zero among them", least=3)
+    expect(levels % 2 == 1, "an odd number of levels, for zero to be one of them", levels, "take one more")
+    expect_count("trials", trials, "the coins in one message's noise", least=0)
+    expect_count("messages", messages, "how many messages are summed before anybody sees them")
+    half, scale = (levels - 1) // 2, (levels - 1) / (2 * range)
+    bits = (messages * (levels - 1 + trials)).bit_length()
+
+    def announce(streams: Streams, round: int, here: Here, state: State) -> State:
+        return {"signs": streams.signs(padded(here.w.shape[0]), here.w, "signs", round)} if rotate else {}
+
+    def encode(update: Tensor, here: Here) -> Tensor:
+        if rotate:
+            signs = here.said["signs"]
+            update = hadamard(F.pad(update, (0, signs.shape[0] - update.shape[0])) * signs)
+        steps = (update * scale).clamp(-half, half)
+        floor = steps.floor()
+        return (floor + (uniform_pairs(fold(here.key, 0), steps.shape[0]) < steps - floor)).to(torch.int64)
+
+    def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
+        found = total.to(here.w.dtype) / scale
+        return (hadamard(found) * here.said["signs"])[: here.w.shape[0]] if rotate else found, {}
+
+    def bound(known: Bound, layout: Layout) -> Bound:
+        return Bound(message_norm(known.l2, range, levels, padded(layout.size) if rotate else layout.size))
+
+    settings = {"range": range, "levels": levels, "rotate": rotate, "bits": bits}
+    return Transform("on_levels", settings, encode, bound, decode, announce=announce, bits=bits)

@@ -1,0 +1,154 @@
+"""Coins: of the right law, exactly, as many as were priced, and a law that is a little off would be noticed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from cloister.errors import CloisterError
+from cloister.joints import Bound
+from cloister.mechanisms import binomial, coins
+from cloister.mechanisms.coins import heads
+from cloister.privacy.events import BinomialSum, FixedSizeGaussian, Gaussian, PoissonGaussian, Unpriced
+from cloister.streams import Streams
+
+CPU = torch.device("cpu")
+USUAL = {"trials": 200, "levels": 5, "clip": 1.0, "range": 0.5, "dimension": 30_000, "step_delta": 1e-6}
+
+
+def fits(draws: np.ndarray, trials: int, chance: float = 0.5) -> float:
+    """The p-value of a chi-square test against the exact probabilities, rare outcomes taken together."""
+    expected = stats.binom.pmf(np.arange(trials + 1), trials, chance) * len(draws)
+    counts = np.bincount(draws, minlength=trials + 1)
+    if len(counts) > trials + 1:
+        return 0.0
+    width = max(1, int(math.sqrt(trials) / 8))  # neighbours together
+    cut = -(-(trials + 1) // width) * width - trials - 1
+    counts, expected = (np.pad(x, (0, cut)).reshape(-1, width).sum(1) for x in (counts, expected))
+    usual = expected > 20
+    observed = np.append(counts[usual], counts[~usual].sum())
+    wanted = np.append(expected[usual], expected[~usual].sum())
+    if wanted[-1] < 5:  # too few to be a cell of its own
+        observed[0], wanted[0] = observed[0] + observed[-1], wanted[0] + wanted[-1]
+        observed, wanted = observed[:-1], wanted[:-1]
+    return float(stats.chisquare(observed, wanted, sum_check=False).pvalue)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("trials", [1, 2, 20, 63, 64, 1000, 7114])
+def test_the_law_is_right_and_the_test_would_notice_other_coins(trials, secure):
+    draws = heads(200_000, trials, Streams(3, secure), CPU, "noise", 1).numpy()
+    assert draws.dtype == np.int64
+    assert fits(draws, trials) > 1e-4
+    assert fits(draws, trials, 0.49) < 1e-4
+    assert fits(draws, trials, 0.51) < 1e-4
+    assert fits(draws, max(math.floor(0.95 * trials), trials - 100, 0)) < 1e-4
+    assert fits(draws, math.ceil(1.05 * trials)) < 1e-4
+
+
+def test_more_coins_than_a_table_is_made_for_are_tossed_in_turns(monkeypatch):
+    monkeypatch.setattr(coins, "_AT_ONCE", 64)
+    draws = heads(100_000, 3 * 64 + 7, Streams(5), CPU, "noise", 1).numpy()
+    assert fits(draws, 199) > 1e-4
+    assert fits(draws, 199 - 7) < 1e-4
+
+
+@pytest.mark.parametrize("width", [1, 4, 9])
+@pytest.mark.parametrize("trials", [3, 8, 100])
+def test_draws_that_their_first_bits_leave_open_are_settled_exactly(width, trials):
+    """With so few bits most draws are left open; were these settled carelessly, the law would be another."""
+    random = np.random.default_rng(width)
+    bits = torch.from_numpy(random.integers(0, 2**width, 4000))
+    draws = coins._drawn(bits, trials, width, lambda place, times: int(random.integers(2**63))).numpy()
+    assert fits(draws, trials) > 1e-4
+    careless = coins._drawn(bits, trials, width, lambda place, times: 2**63 - 1).numpy()
+    assert width > 4 or trials <= width or fits(careless, trials) < 1e-4
+
+
+@given(trials=st.integers(1, 150), width=st.sampled_from([1, 8, 63, 126]))
+def test_thresholds_are_the_bits_of_the_distribution(trials, width):
+    total, found = Fraction(0), coins._thresholds(trials, width)
+    assert len(found) == trials
+    for k, threshold in enumerate(found):
+        total += Fraction(math.comb(trials, k), 2**trials)
+        assert threshold == math.floor(total * 2**width)
+
+
+@settings(deadline=None)
+@given(trials=st.integers(1, 200), bits=st.lists(st.integers(0, 2**63 - 1), max_size=5))
+def test_every_draw_is_the_one_that_its_bits_say(trials, bits):
+    """The end of the range included, and bits that are those of a threshold."""
+    thresholds = coins._thresholds(trials, 63)
+    asked = [*bits, 0, 2**63 - 1, thresholds[0], thresholds[-1], max(thresholds[trials // 2] - 1, 0)]
+    found = coins._drawn(torch.tensor(asked), trials, 63, lambda place, times: 0)
+    at_most = list(itertools.accumulate(math.comb(trials, k) for k in range(trials)))  # in units of 2^-trials
+    for u, heads_up in zip(asked, found.tolist(), strict=True):
+        assert heads_up == sum(u << trials >= ways << 63 for ways in at_most)
+
+
+def share(trust: str, shares: int = 1, client: int = 0, round: int = 1, **more) -> torch.Tensor:
+    mechanism = binomial(**{**USUAL, **more}, trust=trust, shares=shares)
+    like = torch.zeros(USUAL["dimension"], dtype=torch.int64)
+    return mechanism.share(Streams(1), like, Bound(mechanism.most_l2), round, client, 7)
+
+
+@pytest.mark.parametrize("trust", ["message", "sum"])
+def test_a_share_has_mean_zero_and_all_its_coins(trust):
+    noise = share(trust, 4 if trust == "sum" else 1)
+    assert noise.dtype == torch.int64
+    assert fits((noise + 100).numpy(), 200) > 1e-4
+    assert fits((noise + 100).numpy(), 190) < 1e-4
+
+
+def test_noise_is_fresh_every_round_and_for_every_client():
+    drawn = torch.stack([share("message", client=c, round=r) for c, r in [(0, 1), (1, 1), (-1, 1), (0, 2)]]).double()
+    assert (torch.corrcoef(drawn) - torch.eye(4)).abs().max() < 0.05
+
+
+def test_what_is_priced_is_one_message_or_the_sum_of_as_many_as_are_counted_on():
+    lot = FixedSizeGaussian(1.0, 10, 600)
+    alone, summed = binomial(**USUAL, trust="message"), binomial(**USUAL, trust="sum", shares=50)
+    assert alone.price(lot) == BinomialSum(5, 200, 1.0, 0.5, 30_000, 10 / 600, 1e-6)
+    assert summed.price(lot) == BinomialSum(5, 50 * 200, 1.0, 0.5, 30_000, 10 / 600, 1e-6)
+    assert alone.noise_multiplier == alone.price(lot).noise_multiplier
+    assert summed.noise_multiplier == pytest.approx(math.sqrt(50) * alone.noise_multiplier)
+    for other in (Gaussian(1.0), PoissonGaussian(1.0, 0.1)):
+        assert isinstance(alone.price(other), Unpriced)
+
+
+def test_who_is_missing_is_stood_in_for_where_others_count_on_the_noise():
+    alone, summed = binomial(**USUAL, trust="message"), binomial(**USUAL, trust="sum", shares=50)
+    assert [alone.missing(cohort) for cohort in (0, 3, 60)] == [0, 0, 0]
+    assert [summed.missing(cohort) for cohort in (0, 49, 50, 60)] == [50, 1, 0, 0]
+    assert alone.most is summed.most is None, "more noise than was priced protects as well"
+    assert "secure aggregation" in summed.trust
+    assert "secure aggregation" not in alone.trust
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"trials": 201}, "even"),
+        ({"trust": "server"}, "message or sum"),
+        ({"shares": 3}, "private by itself"),
+        ({"shares": 0}, "shares"),
+        ({"levels": 1}, "levels"),
+        ({"step_delta": 0.7}, "step_delta"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(wrong, words):
+    with pytest.raises(CloisterError, match=words):
+        binomial(**{**USUAL, "trust": "message", **wrong})
+
+
+def test_more_coins_than_anybody_could_toss_are_refused():
+    with pytest.raises(CloisterError, match="trials from 1 to 16777216"):
+        share("message", trials=2**25)
