@@ -120,6 +120,9 @@ def test_what_is_priced_is_one_message_or_the_sum_of_as_many_as_are_counted_on()
     assert summed.price(lot) == BinomialSum(5, 50 * 200, 1.0, 0.5, 30_000, 10 / 600, 1e-6)
     assert alone.noise_multiplier == alone.price(lot).noise_multiplier
     assert summed.noise_multiplier == pytest.approx(math.sqrt(50) * alone.noise_multiplier)
+    each = binomial(**USUAL, trust="message", per_sample=True)
+    assert each.price(lot) == BinomialSum(5, 200, 0.1, 0.5, 30_000, 10 / 600, 1e-6), "one of ten in the mean"
+    assert each.most_l2 == alone.most_l2, "which is as long as ever"
     for other in (Gaussian(1.0), PoissonGaussian(1.0, 0.1)):
         assert isinstance(alone.price(other), Unpriced)
 

@@ -42,6 +42,11 @@ class Federation:
     def __post_init__(self) -> None:
         method = fitted(self.method, self.cohort, self.problem.layout, self.population.clients, self.public)
         object.__setattr__(self, "method", method)
+        if self.copies > 1 and method.mechanism.settings.get("trust") == "sum":
+            raise CloisterError(
+                f"Expected samples that lie with one client for {method.name} with trust = sum, found some that lie "
+                f"with {self.copies}: they would move one sum together, which is not priced, so use trust = message."
+            )
 
     @property
     def bound(self) -> Bound:

@@ -6,6 +6,7 @@ depend on the round and on itself alone, never on who else is there or on how cl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -44,7 +45,10 @@ def draw_lots(
     counts = np.zeros((places, steps), dtype=np.int64)
     for place, (step, _) in enumerate(drawn):
         counts[place] = np.bincount(step, minlength=steps)
-    widths = [_few_widths(int(most), batching.batch) for most in counts.max(0, initial=0)]
+    widths = [
+        min(batching.batch, max(sizes)) if batching.lots == "fixed" else _few_widths(int(most), batching.batch, places)
+        for most in counts.max(0, initial=0)
+    ]
     samples = np.zeros((places, steps, max(widths, default=0)), dtype=np.int64)
     for place, (step, sample) in enumerate(drawn):
         first = np.cumsum(counts[place]) - counts[place]
@@ -82,39 +86,45 @@ def _lots_of(streams: Streams, round: int, phase: int, batching: Batching, clien
     return np.repeat(np.arange(steps), lot), samples.flatten().numpy()
 
 
-def _few_widths(most: int, batch: int) -> int:
-    """At least `most`, and one of a few: what is compiled or captured for a shape serves many steps."""
-    unit = max(1, 1 << max(batch.bit_length() - 4, 0))
-    return max(-(-most // unit), 1) * unit
+def _few_widths(most: int, batch: int, clients: int) -> int:
+    """At least `most`, and one of a few: what is compiled or captured for a shape serves many steps.
+
+    The largest of so many Poisson lots is about so many deviations above a lot's size; what is seldom smaller need not
+    have shapes of its own.
+    """
+    usual = batch + 0.8 * math.sqrt(2 * math.log(clients) * batch) if clients > 1 else 1
+    unit = max(4, 1 << max(batch.bit_length() - 4, 0))
+    return -(-max(most, int(usual)) // unit) * unit
 
 
 class StepNoise:
     """The noise of some clients' steps, drawn a few steps at a time: all of a round's may not fit into memory."""
 
     def __init__(
-        self,
-        streams: Streams,
-        round: int,
-        clients: Sequence[int],
-        scales: Sequence[float],
-        like: Tensor,
-        places: int | None = None,
+        self, streams: Streams, round: int, sources: Sequence[tuple[int, float, int]], like: Tensor, places: int
     ) -> None:
-        """`like` [n] is the noise of one step; `scales` are the clients' noise multipliers."""
-        self.streams, self.round, self.who, self.like = streams, round, list(zip(clients, scales, strict=True)), like
-        self.places, self.block = places or len(self.who), max(1, AHEAD // max(like.numel(), 1))
+        """`sources`: each client's number, noise multiplier and number of steps; `like` [n] is the noise of a step."""
+        self.streams, self.round, self.sources, self.like, self.places = streams, round, sources, like, places
+        self.block = max(1, AHEAD // max(like.numel(), 1))
+        self.most = max((steps for _, _, steps in sources), default=0)
         self._drawn: tuple[int, Tensor] | None = None
 
     def at(self, step: int) -> Tensor:
-        """[places, n]: of one step of every client; places beyond the clients have none."""
+        """[places, n]: of one step of every client; who does not take it, or is not there, has none."""
         number, inside = divmod(step, self.block)
         if self._drawn is None or self._drawn[0] != number:
-            drawn = self.like.new_zeros(self.places, self.block, self.like.numel())
-            for place, (client, scale) in enumerate(self.who):
-                noise = self.streams.protective_normal(drawn[place], "step noise", self.round, client, number)
-                torch.mul(noise, scale, out=drawn[place])
-            self._drawn = number, drawn
-        return self._drawn[1][:, inside]
+            self._drawn = number, self._draw(number)
+        return self._drawn[1][inside]
+
+    def _draw(self, number: int) -> Tensor:
+        """The next steps: [steps, places, n]. How many a client draws depends on nobody else."""
+        first = number * self.block
+        drawn = self.like.new_zeros(min(self.block, self.most - first), self.places, self.like.numel())
+        for place, (client, scale, steps) in enumerate(self.sources):
+            own = drawn[: max(min(steps - first, self.block), 0), place]
+            noise = self.streams.protective_normal(torch.empty_like(own), "step noise", self.round, client, number)
+            torch.mul(noise, scale, out=own)
+        return drawn
 
 
 AHEAD = 2**18

@@ -40,13 +40,13 @@ def problem_of(
     _refuse_batch_norm(module)
     dtype = next(iter(module.parameters())).dtype
     draws = _try(module, loss, view.test(inputs, dtype), labels, classes)
-    own = _PerThread(module)
+    own, tied = _PerThread(module), _shares_parameters(module)
 
     def losses(
         parameters: dict[str, Tensor], inputs: Tensor, labels: Tensor, key: Tensor, slot: Tensor | None = None
     ) -> Tensor:
         with KeyedDropout(key, slot) if draws else nullcontext():
-            outputs = torch.func.functional_call(own.module, parameters, (inputs,))
+            outputs = torch.func.functional_call(own.module, parameters, (inputs,), tie_weights=tied)
         found = loss(outputs, labels)
         return found.flatten(1).mean(1) if found.dim() > 1 else found
 
@@ -61,7 +61,7 @@ def problem_of(
         used: Tensor = torch.func.functional_call(own.still, layout.views(w), (view.test(inputs, w.dtype),))
         return used
 
-    samples = Samples(Model(layout, dtype, see, losses), inputs, labels)
+    samples = Samples(Model(layout, dtype, see, losses), inputs.clone(), labels.clone())
     return Problem(layout, mean_loss, torch.func.grad, outputs, samples)
 
 
@@ -72,6 +72,12 @@ class _PerThread(threading.local):
         first = threading.current_thread() is threading.main_thread()
         self.module = module if first else copy.deepcopy(module)
         self.still = copy.deepcopy(module).eval()  # as it is used, without dropout
+
+
+def _shares_parameters(module: nn.Module) -> bool:
+    """Whether one stands in several places; to find that out in every call takes as long as a small layer."""
+    places = dict(module.named_parameters(remove_duplicate=False))
+    return len(places) > len({id(parameter) for parameter in places.values()})
 
 
 class KeyedDropout(TorchFunctionMode):

@@ -114,8 +114,12 @@ class Turn:
         if private is None:
             return None
         like = self.w.new_empty(private.draws(self.w.shape[0]))
-        scales = [fed.noise_of(client) * self.tempered for client in clients.tolist()]
-        return StepNoise(fed.streams, self.round, clients.tolist(), scales, like, places)
+        sizes, batching = fed.population.counts[clients].tolist(), fed.method.local.batching
+        sources = [
+            (client, fed.noise_of(client) * self.tempered, batching.steps_for(size))
+            for client, size in zip(clients.tolist(), sizes, strict=True)
+        ]
+        return StepNoise(fed.streams, self.round, sources, like, places)
 
     def remember(self, clients: Tensor, states: State) -> None:
         """Keep what clients want to keep; not of one whose numbers are no longer finite."""

@@ -16,6 +16,9 @@ CLIP = 0.05  # far below what a toy client sends, so that clipping is always at 
 
 LOCAL: dict[str, Any] = {"lr": 0.5, "batch": 4, "steps": 3}
 USUAL: dict[str, Any] = {"clip": CLIP, **LOCAL, "noise_multiplier": 1.3}
+PASSES: dict[str, Any] = {"clip": CLIP, "lr": 0.5, "batch": 4, "epochs": 1, "noise_multiplier": 1.3}
+FEW: dict[str, Any] = {**USUAL, "steps": 2}
+FOLLOWING: dict[str, Any] = {"clip": 0.5, "lr": 0.1, "batch": 4, "steps": 2, "decay": 1.0, "noise_multiplier": 1.3}
 
 # By name: the function of the catalogue, and its settings.
 SETTINGS: dict[str, tuple[Callable[..., Method], dict[str, Any]]] = {
@@ -48,12 +51,27 @@ SETTINGS: dict[str, tuple[Callable[..., Method], dict[str, Any]]] = {
     "dp_ftrl": (cl.methods.dp_ftrl, USUAL),
     "dp_ftrl tree": (cl.methods.dp_ftrl, {**USUAL, "factorisation": "tree"}),
     "dp_fedprox": (cl.methods.dp_fedprox, USUAL),
+    "pfl": (cl.methods.pfl, PASSES),
+    "pfl lot": (cl.methods.pfl, {**PASSES, "epochs": 2, "epoch": "lot", "weight_decay": 0.1, "lr_decay": 0.9}),
+    "fed_spa": (cl.methods.fed_spa, FEW),
+    "fed_spa coordinate": (cl.methods.fed_spa, {**FEW, "clipping": "coordinate"}),
+    "fed_spa quantile": (cl.methods.fed_spa, {**FEW, "bound": "quantile"}),
+    "fed_spa as_published": (cl.methods.fed_spa, {**PASSES, "mode": "as_published"}),
+    "dp_fed": (cl.methods.dp_fed, FEW),
+    "adap_dp_fl": (cl.methods.adap_dp_fl, FOLLOWING),
+    "adap_dp_fl as_written": (cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "as_written"}),
+    "adap_dp_fl quantile": (cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "quantile"}),
+    "adap_dp_fl decay": (cl.methods.adap_dp_fl, {**FOLLOWING, "decay": 0.5}),
 }
 
 METHODS: dict[str, Callable[..., Method]] = {
     name: lambda made=made, given=given, **more: made(**{**given, **more}) for name, (made, given) in SETTINGS.items()
 }
-PRIVATE = {name: make for name, make in METHODS.items() if not name.startswith("fedavg")}
+# Where samples are protected, every message is private by itself: it has audits of its own (`sample_audit.py`), and
+# what is said here of one bounded message, and of noise on the sum, is for methods that protect clients.
+SAMPLES = {name: make for name, make in METHODS.items() if make().unit == "sample"}
+CLIENTS = {name: make for name, make in METHODS.items() if name not in SAMPLES}
+PRIVATE = {name: make for name, make in CLIENTS.items() if not name.startswith("fedavg")}
 
 # Of variant C nothing is proven but a price for single messages; correlated noise is not alike in every round (there
 # are tests of its own); the audits undo the server's step, so they want a server that just adds.
@@ -74,6 +92,10 @@ def cohorts_for(name: str) -> dict[str, Cohort]:
         return {"cyclic": cl.cyclic(3)}
     if name == "dp_fedsam_top_k C":
         return {"fixed": COHORTS["fixed"]}
+    if name == "pfl":
+        return {"everyone": COHORTS["everyone"], "cyclic": cl.cyclic(3), "fixed": COHORTS["fixed"]}
+    if name in SAMPLES:  # who takes part is no secret, so every cohort has a price; where two meet, states are kept
+        return {"poisson": cl.poisson(0.8)}
     if name in ("fedavg", "dp_fedavg", "dp_fedavg distributed"):
         return {**COHORTS, "cyclic": cl.cyclic(3)}
     if name.startswith("ddgauss"):

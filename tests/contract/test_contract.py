@@ -17,7 +17,7 @@ from cloister.privacy.ledger import Ledger
 from cloister.round import cohort_total, run_round
 from conftest import ENGINES, federation, toy_model, toy_task
 from contract.audit import AUDITS
-from contract.catalogue import AUDITED, COHORTS, METHODS, PAIRS, PLAIN, PRIVATE, cohorts_for, fed_of
+from contract.catalogue import AUDITED, CLIENTS, COHORTS, METHODS, PAIRS, PLAIN, PRIVATE, cohorts_for, fed_of
 
 
 def play(fed, w, engine, rounds=3):
@@ -127,7 +127,7 @@ def test_a_cycle_that_nobody_paid_for_is_paid_in_its_middle():
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda e: f"{e.name}{e.chunk}")
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CLIENTS)
 def test_a_broken_client_counts_as_zero_and_is_counted(name, engine):
     task = toy_task(sizes=(4, 4, 4, 4))
     task.population.inputs[4:8] = math.inf

@@ -108,13 +108,14 @@ def _for_samples(
             "know when to stop, so give one."
         )
     given = method.mechanism.noise_multiplier
-    multipliers, budgets, found = [], {}, dict[tuple[float, Bill], float]()
+    multipliers, most, budgets, found = [], 0.0, {}, dict[tuple[float, Bill], float]()
     for client, samples in enumerate(people.sizes):
         target = None if targets is None else targets[client]
         if given is not None:
             multiplier = given
         elif known is not None:
-            multiplier = float(known["noise_multipliers"][client])
+            own = known["noise_multipliers"] or [known["method"]["mechanism"]["noise_multiplier"]] * len(people.sizes)
+            multiplier = float(own[client])
         else:
             assert target is not None
             key = (target, people.bill(method, 1.0, max(samples, 1)))
@@ -122,11 +123,14 @@ def _for_samples(
                 found[key] = _calibrated(method, people, max(samples, 1), Budget(target, delta), adaptive)
             multiplier = found[key]
         multipliers.append(multiplier)
+        most = max(most, multiplier)
         if target is not None:
             bill = people.bill(method, multiplier, max(samples, 1))
             order = best_order(bill.event, bill.count * people.turns, delta) if adaptive else None
             budgets[account_of(client)] = Budget(target, delta, order)
-    return Noise(with_noise(method, max(multipliers)), tuple(multipliers), budgets)
+    if method.local.private is None:  # noise on messages is the same for all: what the neediest client needs
+        multipliers = []
+    return Noise(with_noise(method, most), tuple(multipliers), budgets)
 
 
 def _calibrated(method: Method, people: People, samples: int, target: Budget, adaptive: bool) -> float:

@@ -23,6 +23,7 @@ from cloister.experiments.noise import People, Target, settle, with_noise
 from cloister.federation import Federation, bill_of, event_of, fitted, rehearsal
 from cloister.joints import Batch, Batching, Cohort, Method, Problem, describe
 from cloister.precision import expect_precision
+from cloister.privacy.events import to_json
 from cloister.privacy.ledger import Bill, Budget, Ledger
 from cloister.problem import problem_of
 from cloister.round import cohort_total
@@ -225,7 +226,8 @@ def _claim(fed: Federation, arithmetic: str) -> dict[str, Any]:
     if not fed.each:
         return {**about, "rate": min(1.0, fed.denominator / fed.population.clients), "releases": 1}
     batching, most = fed.method.local.batching, int(fed.population.counts.max())
-    return {**about, "rate": batching.rate(most), "releases": batching.steps_for(most)}
+    bill = bill_of(fed.method, noise, most, 1)
+    return {**about, "rate": batching.rate(most), "releases": bill.count, "event": to_json(bill.event)}
 
 
 def _upload(fed: Federation, w: Tensor) -> int:

@@ -3,7 +3,7 @@
 from cloister.local.optimisers import Optimiser, adam
 from cloister.local.private import Clipping, by_coordinate, by_norm, dp_sgd
 from cloister.local.thresholds import Threshold, as_written, fixed, quantile, repaired
-from cloister.local.training import Importance, keep_important, keep_largest, sgd
+from cloister.local.training import Importance, keep_important, keep_largest, one_gradient, sgd
 
 __all__ = [
     "Clipping",
@@ -18,6 +18,7 @@ __all__ = [
     "fixed",
     "keep_important",
     "keep_largest",
+    "one_gradient",
     "quantile",
     "repaired",
     "sgd",

@@ -54,6 +54,20 @@ def sgd(
     return LocalRule("sgd", settings, (Phase(Batching(batch, steps, epochs), step),), init, update)
 
 
+def one_gradient(batch: int) -> LocalRule:
+    """The descent direction at the round's model, over one secret lot of a fixed size: distributed SGD."""
+    expect_count("batch", batch, "the number of samples in a lot")
+
+    def step(problem: Problem, state: State, start: Tensor, batch: Batch, round: Tensor) -> State:
+        return {"gradient": problem.gradient(start, batch)}
+
+    def update(layout: Layout, state: State, start: Tensor) -> Tensor:
+        return -state["gradient"]
+
+    phase = Phase(Batching(batch, steps=1, lots="fixed"), step)
+    return LocalRule("one_gradient", {"batch": batch}, (phase,), lambda w: {"gradient": torch.zeros_like(w)}, update)
+
+
 def keep_largest(rule: LocalRule, keep: float, ties: Ties = "keep") -> LocalRule:
     """Of a rule's update, only the coordinates of largest magnitude in each layer.
 

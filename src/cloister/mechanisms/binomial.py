@@ -26,6 +26,7 @@ def binomial(
     step_delta: float,
     trust: Trust,
     shares: int = 1,
+    per_sample: bool = False,
 ) -> Mechanism:
     """Bin(trials, 1/2) - trials/2 on every coordinate of every message, whose whole numbers `on_levels` makes.
 
@@ -34,18 +35,21 @@ def binomial(
     else comes adds noise, too: the unit is a sample, and who comes does not depend on samples, so that surplus noise
     is post-processing. Where fewer come, the server adds what is missing, and knows it.
 
+    A message is a vector of norm at most `clip`, and a sample can make it any other; with `per_sample` it is the mean
+    over a lot of vectors that are each clipped, and a sample changes only its own.
+
     Guarantee: a message (or a released sum, that of nobody included) carries the noise of at least as many trials as
     were priced, whatever the data.
     """
     expect(trust in get_args(Trust), "trust to be message or sum", trust, "choose one of them")
     expect_count("shares", shares, "say how many clients' noise is counted on")
-    remedy = "half of it is subtracted, so take one more"
-    expect(trials % 2 == 0, "an even number of trials", trials, remedy)
+    expect(trials % 2 == 0, "an even number of trials", trials, "half of it is subtracted, so take one more")
     alone = trust == "message"
     expect(shares == 1 or not alone, "one share where each message is private by itself", shares, "leave it out")
 
-    def priced(rate: float) -> BinomialSum:
-        return BinomialSum(levels, trials * shares, clip, range, dimension, rate, step_delta)
+    def priced(lot: int = 1, of: int = 1) -> BinomialSum:
+        moved = clip / lot if per_sample else clip
+        return BinomialSum(levels, trials * shares, moved, range, dimension, lot / of, step_delta)
 
     def draw(
         multiplier: float, streams: Streams, like: Tensor, bound: Bound, round: int, client: int, of: int
@@ -54,16 +58,23 @@ def binomial(
 
     def price(event: Event) -> Event:
         if isinstance(event, FixedSizeGaussian):
-            return priced(event.size / event.population)
+            return priced(event.size, event.population)
         return Unpriced("binomial noise is priced for lots of a fixed size, drawn without replacement")
 
     return Mechanism(
         "binomial",
         "distributed",
-        priced(1.0).noise_multiplier,
+        priced().noise_multiplier,
         draw,
         _TRUST[trust],
-        {"trust": trust, "trials": trials, "shares": shares, "step_delta": step_delta, "dimension": dimension},
+        {
+            "trust": trust,
+            "trials": trials,
+            "shares": shares,
+            "step_delta": step_delta,
+            "dimension": dimension,
+            "per_sample": per_sample,
+        },
         whole=True,
         most_l2=message_norm(clip, range, levels, dimension),
         missing=lambda cohort: 0 if alone else max(0, shares - cohort),

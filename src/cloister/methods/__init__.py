@@ -10,6 +10,7 @@ from cloister.methods.adaptive_clipping import adaptive_clipping
 from cloister.methods.ae_dpfl import ae_dpfl
 from cloister.methods.blur_lus import blur, blur_lus, lus
 from cloister.methods.cards import CARDS, Card
+from cloister.methods.cpsgd import cpsgd
 from cloister.methods.ddgauss import ddgauss
 from cloister.methods.dp_fedavg import dp_fedavg
 from cloister.methods.dp_fedprox import dp_fedprox
@@ -41,6 +42,7 @@ CATALOGUE: dict[str, Callable[..., Method]] = {
         fed_spa,
         dp_fed,
         adap_dp_fl,
+        cpsgd,
     )
 }
 
@@ -57,6 +59,7 @@ __all__ = [
     "ae_dpfl",
     "blur",
     "blur_lus",
+    "cpsgd",
     "ddgauss",
     "dp_fed",
     "dp_fedavg",

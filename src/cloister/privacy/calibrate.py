@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from scipy.optimize import brentq
 
-from cloister.errors import CloisterError
+from cloister.errors import CannotPrice, CloisterError
 from cloister.privacy.accounting import Accountant
 from cloister.privacy.accounting import epsilon as epsilon_of
-from cloister.privacy.events import Event
+from cloister.privacy.events import BinomialSum, Event
 from cloister.privacy.ledger import Budget
 
 MOST_NOISE = 1e5
@@ -51,7 +51,12 @@ def calibrate(
     def excess(log_multiplier: float, accountant: Accountant = "pld") -> float:
         """How far above the target (in logarithms, in which epsilon is nearly a straight line) the cost lies."""
         released = event(math.exp(log_multiplier))
-        cost = price(released, rounds, delta) if price else epsilon_of(released, rounds, strict_delta, accountant)
+        try:
+            cost = price(released, rounds, delta) if price else epsilon_of(released, rounds, strict_delta, accountant)
+        except CannotPrice:
+            if not isinstance(released, BinomialSum):
+                raise
+            cost = math.inf  # so few coins have no price; more of them do
         return math.log(min(max(cost, 1e-9), 1e9) / (target.epsilon * _MARGIN))
 
     # RDP is quick at any noise and never below PLD's answer, so it says where to look.

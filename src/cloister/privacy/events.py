@@ -102,13 +102,13 @@ class DiscreteGaussianSum:
 
 @dataclass(frozen=True)
 class BinomialSum:
-    """Whole numbers of at most `levels` values in each of `dimension` coordinates, under the noise of coin tosses.
+    """Whole numbers of `levels` values in each of `dimension` coordinates (padding included), under tossed coins.
 
-    A real vector, of norm at most `clip`, is cut off at +-`range`, rounded at random to `levels` equally spaced points
-    and covered by Bin(`trials`, 1/2) in every coordinate (of the padding, too). A unit is one of a secret lot that is a
-    share `rate` of all, drawn without replacement; replacing it makes any such vector any other. `step_delta` is the
-    chance that is set aside, once for roundings that are too far apart and once for noise that is too far out; it is
-    free, and fixed before anything is released (`binomial.py`).
+    A real vector is cut off at +-`range`, rounded at random to one of `levels` equally spaced points in every
+    coordinate, and covered by Bin(`trials`, 1/2) there. It is made of a secret lot, a share `rate` of the units, drawn
+    without replacement; replacing one moves it by twice `clip` at most, before it is cut off. `step_delta` is a chance
+    that is set aside, once for roundings that are too far apart and once for noise that is too far out: free to choose,
+    and fixed before anything is released (`binomial.py`).
     """
 
     levels: int

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloister.privacy.events import (
+    BinomialSum,
     Covered,
     DiscreteGaussianSum,
     Event,
@@ -53,6 +54,12 @@ def _priced_as(event: Event, count: int, drawn: str) -> str:
             f"{times}{'everyone' if event.rate == 1 else f'Poisson cohorts, rate {event.rate:g}'}, {event.shares} "
             f"discrete Gaussians of scale {event.scale:.6g} in the modular sum of {event.dimension} coordinates, noise "
             f"multiplier {event.noise_multiplier:.6g} after rounding"
+        )
+    if isinstance(event, BinomialSum):
+        return (
+            f"{times}{drawn} of a share {event.rate:g}, drawn without replacement, Bin({event.trials}, 1/2) on "
+            f"{event.levels} levels within +-{event.range:g} in {event.dimension} coordinates, a replaced sample "
+            f"moving the vector by {2 * event.clip:g}, {2 * event.step_delta:g} set aside in a step"
         )
     if isinstance(event, Covered):
         return f"{times}rounds of a cycle that was paid for when it began"
@@ -161,7 +168,7 @@ def _noise_range(noises: list[float]) -> str:
 
 
 def _bound(c: Certificate) -> str:
-    if c.unit == "sample":
+    if c.noise_place == "local":
         follows = "a threshold that follows the gradients, by priced queries"
         return f"{follows if c.clip is None else f'{c.clip:g}'} (L2 norm of a sample's part in a step)"
     return "none" if c.clip is None else f"{c.clip:g} (L2 norm of any client's whole message)"

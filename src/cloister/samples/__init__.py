@@ -20,6 +20,7 @@ from torch import Tensor
 
 from cloister.errors import CloisterError
 from cloister.joints import Batch, Grad, SampleGradients
+from cloister.precision import multiplying
 from cloister.samples.alone import Alone
 from cloister.samples.books import BookKeeping, layers_of
 from cloister.samples.common import Losses, Model
@@ -27,7 +28,7 @@ from cloister.samples.common import Losses, Model
 __all__ = ["Losses", "Model", "Samples"]
 
 
-@dataclass
+@dataclass(eq=False)
 class Samples:
     """The gradients of a model's single samples, the faster way that is right; `inputs` and `labels` are a few."""
 
@@ -68,6 +69,11 @@ def _elsewhere(compute: Callable[[], SampleGradients]) -> SampleGradients:
 
 def fitting(model: Model, inputs: Tensor, labels: Tensor) -> SampleGradients:
     """Book-keeping where it covers the model and comes to what samples have alone; otherwise these alone."""
+    with multiplying("exact", inputs.device):  # or the two would differ by what a coarser product rounds
+        return _fitting(model, inputs, labels)
+
+
+def _fitting(model: Model, inputs: Tensor, labels: Tensor) -> SampleGradients:
     w, batch = _made_up(model, inputs, labels)
     layers, alone = layers_of(model, w, batch), Alone(model)
     try:

@@ -39,10 +39,10 @@ _BLOCK = 64
 
 
 def rounding(like: Tensor) -> float:
-    """How far below its bound a gradient is scaled, so that no rounding takes it above; in units of the last place.
+    """How far below its bound, relative to it, a gradient is scaled so that no rounding takes it above.
 
-    A norm is a sum of at most 64 squares, in any order, and a root: half of 64 halves and two more. The factor is
-    rounded, its product with a gradient, and both factors of a matrix product, where that may be coarser.
+    A sum of 64 squares, added in any order, can lack 64 halves of a unit in the last place, and so its root a quarter
+    of 64 units. Four more are for the root, the factor and its products, two for the factors of a matrix product.
     """
     return (_BLOCK // 4 + 4) * torch.finfo(like.dtype).eps + 2 * grain(like)
 
@@ -57,23 +57,25 @@ def clipping(norms: Tensor, mask: Tensor, clip: Tensor | float, like: Tensor) ->
     """What the gradients of samples with these norms (float64) are multiplied by, and the norms as they are told.
 
     Zero for padding, for a norm that is not finite or beyond the model's dtype, and for one so large that its factor
-    would be: such a factor has lost its precision, and could be too large.
+    would be too small for the dtype: such a factor has lost its precision, and could be rounded up.
     """
     limits = torch.finfo(like.dtype)
-    counts = mask & (norms <= limits.max)  # which NaN is not
-    factors = (clip * (1 - rounding(like)) / norms).clamp(max=1)
-    factors = torch.where(counts & (factors >= limits.tiny), factors, 0.0)
+    limit = (clip.double() if isinstance(clip, Tensor) else clip) * (1 - rounding(like))
+    most = limit / limits.tiny
+    most = most.clamp(max=limits.max) if isinstance(most, Tensor) else min(most, limits.max)
+    counts = mask & (norms < most)  # which NaN is not
+    factors = torch.where(counts, (limit / norms).clamp(max=1), 0.0)
     return factors.to(like.dtype), torch.where(counts, norms, 0.0).to(like.dtype)
 
 
 def squared_norms(rows: Tensor) -> Tensor:
     """Of each row [b, n], in float64.
 
-    In float32 a long sum can come out too small. A copy in float64 takes longer than all the rest, so that pieces of a
-    row are added up as they are, and only these sums in float64.
+    In float32 a long sum can come out too small. On a CPU a sum in float64 needs a copy, which takes longer than all
+    the rest: pieces of a row are added up as they are, and only these sums in float64.
     """
-    size = _piece(rows.shape[1])
-    if size > 1 and rows.dtype != torch.float64:
+    size = 1 if rows.is_cuda or rows.dtype == torch.float64 else _piece(rows.shape[1])
+    if size > 1:
         rows = torch.linalg.vector_norm(rows.reshape(len(rows), -1, size), dim=2)
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     return norms * norms

@@ -81,11 +81,11 @@ class Dense(Layer):
         if len(self.output) > 1:
             return self._of_positions(g.flatten(1, -2).mT, lambda: kept.flatten(1, -2).mT, masks, written)
         if self.weight is None:
-            return _masked((g,), masks)
+            return _masked((g.clone(),), masks)
         if not written:
             return Outer(g, kept, self.bias is not None, masks)
         weights = (g[:, :, None] * kept[:, None]).flatten(1)
-        return _masked((weights, g) if self.bias is not None else (weights,), masks)
+        return _masked((weights, g.clone()) if self.bias is not None else (weights,), masks)
 
     def numbers(self) -> int:
         inputs, outputs = self.kernel[1], self.kernel[0]
@@ -188,7 +188,7 @@ class GroupNorm(Norm):
         return F.group_norm(call.input, groups, None, None, eps)
 
     def gathered(self, entries: Tensor) -> Tensor:
-        return entries.flatten(2).sum(2) if entries.dim() > 2 else entries
+        return entries.flatten(2).sum(2) if entries.dim() > 2 else entries.clone()
 
 
 class LayerNorm(Norm):

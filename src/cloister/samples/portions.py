@@ -33,7 +33,7 @@ class Portion(Protocol):
 
 @dataclass(frozen=True)
 class Written:
-    """One block [b, n] for each parameter."""
+    """One block [b, n] for each parameter, which nobody else uses: they are cleaned in place."""
 
     blocks: tuple[Tensor, ...]
 
@@ -41,7 +41,7 @@ class Written:
         return sum((squared_norms(block) for block in self.blocks[1:]), squared_norms(self.blocks[0]))
 
     def weighted(self, factors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(factors @ finite(block) for block in self.blocks)
+        return tuple(factors @ block.nan_to_num_(0.0, 0.0, 0.0) for block in self.blocks)
 
 
 @dataclass(frozen=True)

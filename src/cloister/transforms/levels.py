@@ -13,6 +13,8 @@ from cloister.privacy.binomial import message_norm
 from cloister.streams import Streams, fold, uniform_pairs
 from cloister.walsh import hadamard, padded
 
+_ROUNDING = -1  # a place under a client's key that no step of its training has: draws must not depend on the update
+
 
 def on_levels(range: float, levels: int, rotate: bool = False, trials: int = 0, messages: int = 1) -> Transform:
     """Cut every number of the (clipped) update off at +-range and round it at random to one of `levels` equally
@@ -45,7 +47,7 @@ def on_levels(range: float, levels: int, rotate: bool = False, trials: int = 0, 
             update = hadamard(F.pad(update, (0, signs.shape[0] - update.shape[0])) * signs)
         steps = (update * scale).clamp(-half, half)
         floor = steps.floor()
-        return (floor + (uniform_pairs(fold(here.key, 0), steps.shape[0]) < steps - floor)).to(torch.int64)
+        return (floor + (uniform_pairs(fold(here.key, _ROUNDING), steps.shape[0]) < steps - floor)).to(torch.int64)
 
     def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
         found = total.to(here.w.dtype) / scale

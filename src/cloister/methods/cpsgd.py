@@ -1,0 +1,91 @@
+"""cpSGD: gradients on a few levels under the noise of tossed coins, so that few bits are sent.
+
+Agarwal, Suresh, Yu, Kumar & McMahan, "cpSGD: communication-efficient and differentially-private distributed SGD",
+NeurIPS 2018; here as Fed-SPA's authors compare with it: a secret lot, one gradient, clipped, in every round.
+
+    rotate (optional) -> cut off at +-X -> round at random to k levels -> add Bin(m, 1/2) - m/2
+
+Two trust models, which are not to be compared with each other: `trust = "message"` prices the coins of one client,
+whose message is private by itself; `trust = "sum"` those of all, and needs secure aggregation. X is a constant. The
+published code takes it from the gradients, which nothing pays for; and the paper's theorem is not true for large
+epsilon, so the price here rests on a proof of its own (`privacy/binomial.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from cloister import local, mechanisms, servers, transforms
+from cloister.errors import expect_positive
+from cloister.joints import Method, Setting
+from cloister.mechanisms.binomial import Trust
+from cloister.methods.cards import Mode, as_published, card, claim
+from cloister.privacy.binomial import trials_for
+from cloister.walsh import padded
+
+
+@card(
+    "Agarwal et al., NeurIPS 2018",
+    "every message by itself, or the sum",
+    "nobody, or secure sum",
+    published="the coins of all clients are counted, as in Fed-SPA's comparison, with the paper's theorem beside",
+    unit="sample",
+)
+def cpsgd(
+    clip: float = 1.0,
+    levels: int = 17,
+    rotate: bool = True,
+    value_range: float | None = None,
+    trust: Trust | None = None,
+    lr: float = 0.1,
+    batch: int = 10,
+    step_delta: float = 1e-8,
+    noise_multiplier: float | None = None,
+    mode: Mode = "honest",
+) -> Method:
+    """One quantised, noisy gradient of every client in a round; the server steps along their mean.
+
+    `value_range` is X: by default the clip, or with rotation what a rotated gradient hardly ever exceeds.
+    `noise_multiplier` is that of the Gaussian which the coins resemble (of those that are priced), and says how many
+    are tossed; left out, it is calibrated. `step_delta` is a chance that the proof sets aside in every step.
+
+    Guarantee: a client's messages (trust = "message"), or the sums of all clients' (trust = "sum"), are differentially
+    private for any one sample, over all rounds, at the epsilon that the run's certificate states.
+    """
+    if value_range is not None:
+        expect_positive("value_range", value_range, "the largest number that is not cut off")
+    trusting: Trust = trust or ("sum" if as_published(mode) else "message")
+
+    def fit(method: Method, setting: Setting) -> Method:
+        size = padded(setting.layout.size) if rotate else setting.layout.size
+        usual = clip * min(1.0, math.sqrt(2 * math.log(100 * size) / size)) if rotate else clip
+        cut_off = value_range or usual
+        shares = max(1, math.ceil(setting.expected)) if trusting == "sum" else 1
+        noise = method.mechanism.noise_multiplier
+        assert noise is not None
+        trials = trials_for(noise, clip, cut_off, levels, shares)
+        coded = transforms.on_levels(cut_off, levels, rotate, trials, shares)
+        return replace(
+            method,
+            transform=transforms.chain(transforms.clip_l2(clip), coded),
+            mechanism=mechanisms.binomial(trials, levels, clip, cut_off, size, step_delta, trusting, shares),
+        )
+
+    return Method(
+        name="cpsgd",
+        local=local.one_gradient(batch),
+        transform=transforms.clip_l2(clip),
+        mechanism=mechanisms.gaussian(noise_multiplier, "distributed"),
+        server=servers.sgd(lr),
+        unit="sample",
+        released=_RELEASED[trusting],
+        fit=fit,
+        claims=claim(mode, "cpsgd"),
+    )
+
+
+_RELEASED = {
+    "message": "every client's message in every round, each private by itself, and so every model computed from them",
+    "sum": "the sum of all clients' messages in every round, and so every model computed from these sums",
+}

@@ -1,0 +1,92 @@
+"""Which way to the gradients of single samples a model gets, when that is decided, and what it takes."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import cloister.samples
+from cloister.errors import CloisterError
+from cloister.problem import cross_entropy, problem_of
+from cloister.samples.alone import Alone
+from samples.cases import batch_of, made, near
+
+
+def test_a_model_that_cannot_take_one_sample_is_refused():
+    class Squeezing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.dense(x.unsqueeze(2).squeeze())
+
+    labels = torch.tensor([0, 1, 2])
+    problem = problem_of(Squeezing(), cross_entropy, torch.rand(3, 6), labels, 3)
+    with pytest.raises(CloisterError, match="takes a single sample"):
+        problem.samples.bytes_for(3)
+
+
+class Choosing(nn.Module):
+    def __init__(self, choose) -> None:
+        super().__init__()
+        self.choose, self.dense, self.last = choose, nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(self.dense(x)) if self.choose(x) else self.last(x)
+
+
+def test_a_forward_pass_that_depends_on_the_batch_is_refused():
+    labels = torch.tensor([0, 1, 2, 0, 1])
+    problem = problem_of(Choosing(lambda x: x.max() > 0), cross_entropy, torch.rand(3, 6), labels[:3], 3)
+    with pytest.raises(CloisterError, match=r"takes a single sample.*torch\.where"):
+        problem.samples.bytes_for(3)
+    problem = problem_of(Choosing(lambda x: len(x) < 5), cross_entropy, torch.rand(3, 6), labels[:3], 3)
+    w = torch.randn(problem.layout.size)
+    for batch in (batch_of(torch.rand(5, 6), labels), batch_of(torch.rand(4, 6), labels[:4])):
+        if len(batch.labels) == 5:
+            with pytest.raises(CloisterError, match="alike"):
+                problem.clipped(w, batch, 1.0)
+        else:
+            assert problem.clipped(w, batch, 1.0)[0].any()
+
+
+def test_the_way_is_decided_once_and_not_before_it_is_needed(monkeypatch):
+    decided = []
+    monkeypatch.setattr(cloister.samples, "fitting", lambda *given: decided.append(given) or Alone(given[0]))
+    _, problem, w, batch = made("mlp")
+    problem.gradient(w, batch)
+    assert not decided
+    threads = [threading.Thread(target=problem.clipped, args=(w, batch, 1.0)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(decided) == 1
+
+
+def test_the_decision_leaves_the_random_numbers_alone():
+    _, problem, *_ = made("mlp")
+    before = torch.get_rng_state()
+    assert problem.samples.bytes_for(10) > 0
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_memory_grows_with_the_batch_and_is_bounded_where_samples_run_alone():
+    _, problem, *_ = made("papernot")
+    assert problem.samples.bytes_for(20) == 2 * problem.samples.bytes_for(10)
+    _, lstm, *_ = made("char_lstm")
+    most = lstm.samples.bytes_for(10**9)
+    assert most == lstm.samples.bytes_for(10**8) <= 2**24 * 24
+
+
+def test_samples_alone_are_computed_in_chunks(monkeypatch):
+    _, problem, w, batch = made("own", samples=7)
+    whole = problem.clipped(w, batch, 0.5)
+    monkeypatch.setattr("cloister.samples.alone._MOST_NUMBERS", 2 * len(w))
+    pieces = problem.clipped(w, batch, 0.5)
+    assert near(pieces[0], whole[0])
+    assert near(pieces[1], whole[1])
