@@ -62,6 +62,7 @@ SETTINGS: dict[str, tuple[Callable[..., Method], dict[str, Any]]] = {
     "adap_dp_fl as_written": (cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "as_written"}),
     "adap_dp_fl quantile": (cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "quantile"}),
     "adap_dp_fl decay": (cl.methods.adap_dp_fl, {**FOLLOWING, "decay": 0.5}),
+    "cpsgd": (cl.methods.cpsgd, {"clip": CLIP, "lr": 0.5, "batch": 4, "noise_multiplier": 20.0}),
 }
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -82,6 +83,24 @@ PLAIN = {
     n: m for n, m in AUDITED.items() if m().transform.name == "clip_l2" and m().transform.decode is Transform.decode
 }
 PLAIN = {name: make for name, make in PLAIN.items() if not name.startswith(("ddgauss", "adaptive"))}
+
+# Where the noise is in the steps, for `sample_audit.py`: momentum, masks and steps of every kind; and Adam in single
+# steps, from whose state a gradient can be read. Queries are noisy enough to be seen, and lots small enough to be empty.
+_OWN_STEPS: dict[str, Any] = {"clip": CLIP, "lr": 0.5, "batch": 2, "noise_multiplier": 1.3}
+_PART: dict[str, Any] = {**_OWN_STEPS, "keep": 0.75}
+_ADAPTIVE: dict[str, Any] = {**FOLLOWING, "batch": 2, "steps": 1, "floor": 1e-3, "query_noise": 1.0}
+AUDITED_STEPS: dict[str, Method] = {
+    "pfl": cl.methods.pfl(**_OWN_STEPS),
+    "pfl lot": cl.methods.pfl(**_OWN_STEPS, epochs=3, epoch="lot", momentum=0.0),
+    "fed_spa": cl.methods.fed_spa(**_PART, steps=2),
+    "fed_spa coordinate": cl.methods.fed_spa(**_PART, steps=1, clipping="coordinate"),
+    "fed_spa quantile": cl.methods.fed_spa(**_PART, steps=1, bound="quantile", query_noise=1.0),
+    "fed_spa as_published": cl.methods.fed_spa(**_PART, steps=3, mode="as_published"),
+    "dp_fed": cl.methods.dp_fed(**_OWN_STEPS, steps=1),
+    "adap_dp_fl": cl.methods.adap_dp_fl(**_ADAPTIVE, norm_bound=2.0),
+    "adap_dp_fl as_written": cl.methods.adap_dp_fl(**_ADAPTIVE, threshold="as_written"),
+    "adap_dp_fl quantile": cl.methods.adap_dp_fl(**_ADAPTIVE, threshold="quantile"),
+}
 
 COHORTS = {"poisson": cl.poisson(0.6), "fixed": cl.fixed(5), "everyone": cl.everyone()}
 

@@ -22,8 +22,8 @@ from cloister.privacy.ledger import Bill, Ledger
 from cloister.round import Outcome, run_round
 from cloister.streams import fold
 from cloister.work import Turn
+from contract.catalogue import AUDITED_STEPS
 from contract.sample_audit import AUDITS, ENGINE, SIZES, audited
-from contract.test_sample_contract import AUDITED
 
 
 def gradients(w: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -217,8 +217,8 @@ SCALE = "times its scale"
 # By bug: the method in which it is planted, the audit that is there for it, and what it says.
 BUGS = {
     "shuffled batches priced as Poisson": ("pfl", "lots", "steps have lots of their own"),
-    "the same lot for every step": ("pfl", "lots", "steps have lots of their own"),
-    "a sample joins at twice the rate": ("dp_fed", "lots", "of their own|times the rate"),
+    "the same lot for every step": ("pfl lot", "lots", "steps have lots of their own"),
+    "a sample joins at twice the rate": ("dp_fed", "lots", "times the rate"),
     "the same lots in every round": ("dp_fed", "lots", "rounds have lots of their own"),
     "the same lots for every client": ("dp_fed", "lots", "clients have lots of their own"),
     "fixed lots priced as Poisson": ("fed_spa as_published", "lots", "sizes of Poisson lots"),
@@ -249,9 +249,9 @@ BUGS = {
 }
 
 
-@pytest.mark.parametrize("name", AUDITED)
+@pytest.mark.parametrize("name", AUDITED_STEPS)
 def test_without_a_bug_it_is_the_real_round(name):
-    fed, w = audited(AUDITED[name])
+    fed, w = audited(AUDITED_STEPS[name])
     fed = replace(fed, population=replace(fed.population, inputs=torch.randn(fed.population.inputs.shape).double()))
     here, there = (w, fed.method.init(w)), (w, fed.method.init(w))
     for round in (1, 2, 3):
@@ -262,16 +262,16 @@ def test_without_a_bug_it_is_the_real_round(name):
 
 
 @pytest.mark.parametrize("audit", AUDITS)
-@pytest.mark.parametrize("name", sorted({base for base, *_ in BUGS.values()}))
+@pytest.mark.parametrize("name", ["pfl", "adap_dp_fl as_written"])
 def test_without_a_bug_there_is_no_alarm(name, audit):
-    AUDITS[audit](broken_round("none"), *audited(AUDITED[name]))
+    AUDITS[audit](broken_round("none"), *audited(AUDITED_STEPS[name]))
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_bug_is_caught(bug):
     name, audit, alarm = BUGS[bug]
     with pytest.raises(AssertionError, match=alarm):
-        AUDITS[audit](broken_round(bug), *audited(AUDITED[name]))
+        AUDITS[audit](broken_round(bug), *audited(AUDITED_STEPS[name]))
 
 
 def test_a_rule_that_claims_to_be_worth_more_is_caught():

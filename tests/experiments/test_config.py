@@ -13,7 +13,7 @@ from cloister.experiments.config import MEANINGS, all_keys, build, load
 
 GOOD = {"clip": 1.0, "steps": 2, "rate": 0.5, "rounds": 3, "epsilon": 4.0, "delta": 1e-3, "clients": 40}
 ALL = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
-COMPARED = [path for path in ALL if path.stem.endswith("-methods")]
+COMPARED = [path for path in ALL if path.stem.endswith(("-methods", "-samples"))]
 SHIPPED = [path for path in ALL if path not in COMPARED]
 
 
@@ -46,7 +46,9 @@ def test_every_shipped_config_loads_and_names_its_command(path):
 def test_every_shipped_comparison_loads_and_has_every_method(path):
     assert path.read_text().startswith(f"# cloister compare experiments/{path.name}")
     tables = tomllib.loads(path.read_text())["methods"]
-    assert {own.get("method", name) for name, own in tables.items()} == set(methods.CATALOGUE)
+    samples = path.stem.endswith("-samples")
+    comparable = {name for name, card in methods.CARDS.items() if (card.unit == "sample") == samples} | {"fedavg"}
+    assert {own.get("method", name) for name, own in tables.items()} == comparable
     problem = ""
     try:
         assert len(planned(path, [])) == 2 * len(tables) - 1  # all but fedavg at two epsilons

@@ -152,6 +152,7 @@ def test_dropout_of_a_sample_alone_continues_the_draws_of_its_batch():
                 assert torch.equal(drop(x[:1], 0.5), whole[slot : slot + 1])
 
 
+@pytest.mark.filterwarnings("ignore:Full backward hook")
 @pytest.mark.parametrize(
     ("name", "shape", "samples"),
     [("papernot_mnist_cnn", (1, 28, 28), 16), ("mlp", (64,), 10), ("scatter_linear", (81, 7, 7), 16)],

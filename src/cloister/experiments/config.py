@@ -334,7 +334,8 @@ def _signature(function: Callable[..., Any], owner: str, prefix: str, without: t
 
 def _convert(key: Key, value: Any) -> Any:
     """The value in the key's type; whole numbers pass for floats, and "1/3400" for a number."""
-    kinds = list(typing.get_args(key.kind)) if isinstance(key.kind, types.UnionType) else [key.kind]
+    several = typing.get_origin(key.kind) in (types.UnionType, typing.Union)
+    kinds = list(typing.get_args(key.kind)) if several else [key.kind]
     if any(typing.get_origin(kind) is typing.Literal for kind in kinds):
         allowed = [word for kind in kinds for word in typing.get_args(kind)]
         if value in allowed:

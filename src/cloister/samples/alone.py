@@ -43,9 +43,8 @@ class Alone:
         return total
 
     def bytes_for(self, batch: int) -> int:
-        """The rows of a chunk, cleaned once more, and in float64 while their norms are taken."""
-        rows = min(batch, self._chunk) * self.model.layout.size
-        return rows * (2 * self.model.dtype.itemsize + 8)
+        """The rows of a chunk three times: as they come, what is active of them, and cleaned."""
+        return 3 * min(batch, self._chunk) * self.model.layout.size * self.model.dtype.itemsize
 
     @property
     def _chunk(self) -> int:

@@ -71,10 +71,10 @@ def clipping(norms: Tensor, mask: Tensor, clip: Tensor | float, like: Tensor) ->
 def squared_norms(rows: Tensor) -> Tensor:
     """Of each row [b, n], in float64.
 
-    In float32 a long sum can come out too small. On a CPU a sum in float64 needs a copy, which takes longer than all
-    the rest: pieces of a row are added up as they are, and only these sums in float64.
+    In float32 a long sum can come out too small. A copy in float64 takes longer than all the rest, so that pieces of a
+    row are added up as they are, and only these sums in float64.
     """
-    size = 1 if rows.is_cuda or rows.dtype == torch.float64 else _piece(rows.shape[1])
+    size = 1 if rows.dtype == torch.float64 else _piece(rows.shape[1])
     if size > 1:
         rows = torch.linalg.vector_norm(rows.reshape(len(rows), -1, size), dim=2)
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)

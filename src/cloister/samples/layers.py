@@ -73,6 +73,9 @@ class Layer:
 class Dense(Layer):
     """F.linear, on vectors or on sequences of any shape."""
 
+    def fits(self) -> bool:
+        return len(self.kernel) == 2
+
     def tapped(self, call: Call, bias: Tensor | None, tap: Tensor) -> tuple[Tensor, Tensor]:
         assert call.weight is not None
         return F.linear(call.input, call.weight, bias) + tap, call.input
@@ -113,7 +116,7 @@ class Dense(Layer):
     def _numbers(self, positions: int, patches: int) -> int:
         if self._few(positions):
             return 3 * (patches + math.prod(self.input) + math.prod(self.output))
-        return patches + 4 * math.prod(self.kernel)
+        return patches + 2 * math.prod(self.kernel)
 
 
 class Convolution(Dense):
@@ -138,7 +141,7 @@ class Convolution(Dense):
         return self._numbers(positions, positions * math.prod(self.kernel[1:]))
 
     def _patches(self, images: Tensor) -> Tensor:
-        """[b, channels * rows * columns, positions], as views that one copy writes down: F.unfold takes longer."""
+        """[b, channels * rows * columns, positions]: views that one copy writes down, since F.unfold takes longer."""
         stride, padding, dilation = (_pair(setting) for setting in self.settings[:3])
         if any(padding):
             images = F.pad(images, (padding[1], padding[1], padding[0], padding[0]))
@@ -146,7 +149,8 @@ class Convolution(Dense):
             wide = dilation[axis] * (self.kernel[2 + axis] - 1) + 1
             images = images.unfold(2 + axis, wide, stride[axis])
         images = images[..., :: dilation[0], :: dilation[1]]  # [b, channels, down, right, rows, columns]
-        return images.permute(0, 1, 4, 5, 2, 3).flatten(4).flatten(1, 3)
+        # Rows and columns last: as they lie side by side in the image, and are copied fastest.
+        return images.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2).mT
 
 
 class Norm(Layer):

@@ -1,0 +1,367 @@
+"""PFL, Fed-SPA, DP-Fed and Adap DP-FL once more, from their papers: sample by sample, in plain loops.
+
+As in `references.py`, nothing of the library computes anything here. Taken from it are facts that are its to choose:
+who is in a lot, which coordinates are active, and standard normal draws (their scale is the reference's own).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from references import CLASSES, CLIENTS, D, NET, SIZES, close, data_of, engines, federated, flat, gradient, named
+from torch import Tensor
+
+import cloister as cl
+from cloister.engine import Loop
+from cloister.experiments.prepare import prepare
+from cloister.federation import Federation
+from cloister.privacy.ledger import Budget, Ledger
+from cloister.round import run_round
+from cloister.work import Turn, shapes_of, work_of
+
+Z, BATCH = 0.6, 3
+DIGITS = cl.data.digits(clients=40)
+
+# ---- facts of a run that are the library's to choose ------------------------------------------------------------
+
+
+def turn_of(fed: Federation, round: int, client: int) -> Turn:
+    return Turn.of(fed, round, torch.zeros(D).double(), torch.tensor([client]), {})
+
+
+def lots_of(fed: Federation, round: int, client: int) -> list[list[int]]:
+    turn = turn_of(fed, round, client)
+    (drawn,) = turn.lots(fed, turn.clients, 1)
+    return [samples[real].tolist() for samples, real in zip(drawn.samples[0], drawn.mask[0], strict=True)]
+
+
+def normals(fed: Federation, round: int, client: int) -> list[Tensor]:
+    """Standard normal draws, a row for each step; where a threshold follows, one more for its query."""
+    plain = replace(fed, multipliers=(1.0,) * len(SIZES))
+    turn = turn_of(plain, round, client)
+    noise = turn.noise(plain, turn.clients, 1)
+    return [noise.at(step)[0].clone() for step in range(len(lots_of(fed, round, client)))]
+
+
+def active_of(fed: Federation, round: int, client: int) -> Tensor:
+    turn, who = turn_of(fed, round, client), torch.tensor([client])
+    lots = turn.lots(fed, who, 1)
+    work = work_of(fed, shapes_of(fed, who), turn.moment(fed), turn.w, who, torch.empty(1, 0), lots)
+    return work.start["active"][0]
+
+
+# ---- a private step ---------------------------------------------------------------------------------------------
+
+
+def gradients(fed: Federation, client: int, w: Tensor, lot: list[int]) -> list[Tensor]:
+    """Of every sample of a lot by itself."""
+    inputs, labels = data_of(fed, client)
+    return [flat(gradient(named(w), (inputs[[i]], labels[[i]]))) for i in lot]
+
+
+def clip(g: Tensor, to: float) -> Tensor:
+    return g / max(1.0, float(g.norm()) / to)
+
+
+def pieces(client: int) -> int:
+    return math.ceil(SIZES[client] / BATCH)
+
+
+def expected_lot(client: int) -> float:
+    return SIZES[client] / pieces(client)
+
+
+Update = Callable[[int, int, Tensor], Tensor]
+"""(round, client with data, model) -> update"""
+
+
+def mean_of(update: Update, round: int, w: Tensor, members: list[int]) -> Tensor:
+    """Over all who take part; who has no data has no update."""
+    total = torch.zeros_like(w)
+    for client in members:
+        if SIZES[client]:
+            total = total + update(round, client, w)
+    return total / len(members)
+
+
+def check(fed: Federation, w: Tensor, models: list[Tensor], budgets: dict[str, Budget] | None = None) -> None:
+    """The library's models after every round, by both engines."""
+    for engine in engines():
+        found, state, ledger = w, fed.method.init(w), Ledger.create(None, "test", budgets or {})
+        for round, expected in enumerate(models, start=1):
+            outcome = run_round(fed, ledger, engine, round, found, state)
+            found, state = outcome.w, outcome.state
+            close(found, expected)
+
+
+def members_of(fed: Federation, round: int) -> list[int]:
+    return fed.cohort.sample(fed.streams, round, len(SIZES)).tolist()
+
+
+# ---- PFL and DP-Fed ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epoch", ["pass", "lot"])
+def test_pfl_is_dp_sgd_with_momentum_and_a_mean(epoch):
+    lr, bound, momentum, decay, slower = 0.3, 0.4, 0.5, 0.01, 0.9
+    made = cl.methods.pfl(
+        bound, lr, BATCH, 2, epoch, momentum, weight_decay=decay, lr_decay=slower, noise_multiplier=Z
+    )
+    fed, w, _ = federated(made, cl.cyclic(5))
+
+    def update(round: int, client: int, start: Tensor) -> Tensor:
+        w, velocity = start, torch.zeros_like(start)
+        steps = 2 * pieces(client) if epoch == "pass" else 2
+        lots, noise = lots_of(fed, round, client), normals(fed, round, client)
+        assert len(lots) == steps
+        for s in range(steps):
+            total = Z * bound * noise[s]
+            for g in gradients(fed, client, w, lots[s]):
+                total = total + clip(g, bound)
+            velocity = momentum * velocity + (total / expected_lot(client) + decay * w)
+            w = w - lr * slower ** (round - 1) * velocity
+        return w - start
+
+    models = [w]
+    for round in (1, 2, 3):
+        models.append(models[-1] + mean_of(update, round, models[-1], members_of(fed, round)))
+    check(fed, w, models[1:])
+
+
+@pytest.mark.parametrize("lots", ["poisson", "fixed"])
+def test_dp_fed_is_dp_sgd_and_a_mean(lots):
+    bound, lr = 0.4, 0.5
+    made = cl.methods.dp_fed(bound, lr, BATCH, steps=3, lots=lots, noise_multiplier=Z)
+    fed, w, _ = federated(made, cl.fixed(6))
+
+    def update(round: int, client: int, start: Tensor) -> Tensor:
+        w, noise = start, normals(fed, round, client)
+        size = min(BATCH, SIZES[client]) if lots == "fixed" else expected_lot(client)
+        for s, lot in enumerate(lots_of(fed, round, client)):
+            assert lots == "poisson" or len(set(lot)) == size
+            total = sum((clip(g, bound) for g in gradients(fed, client, w, lot)), Z * bound * noise[s])
+            w = w - lr * total / size
+        return w - start
+
+    models = [w]
+    for round in (1, 2, 3):
+        models.append(models[-1] + mean_of(update, round, models[-1], members_of(fed, round)))
+    check(fed, w, models[1:])
+
+
+# ---- Fed-SPA ----------------------------------------------------------------------------------------------------
+
+KEEP, K = 0.3, 15  # of 50
+
+
+@pytest.mark.parametrize("way", ["norm", "coordinate", "quantile"])
+def test_fed_spa_trains_a_part_and_the_server_adapts(way):
+    bound, lr, b1, b2, kappa, server_lr = 0.4, 0.2, 0.8, 0.95, 0.02, 0.1
+    made = cl.methods.fed_spa(
+        bound,
+        KEEP,
+        lr,
+        BATCH,
+        steps=3,
+        clipping="coordinate" if way == "coordinate" else "norm",
+        bound="quantile" if way == "quantile" else "public",
+        quantile=0.6,
+        clip_lr=0.3,
+        query_noise=2.0,
+        noise_multiplier=Z,
+        server=cl.servers.adam(server_lr, b1, b2, kappa),
+    )
+    fed, w, _ = federated(made)
+    p = K / D
+    thresholds = dict.fromkeys(CLIENTS, math.sqrt(p) * bound)
+
+    def update(round: int, client: int, start: Tensor) -> Tensor:
+        w, noise, omega = start, normals(fed, round, client), active_of(fed, round, client)
+        assert sorted(omega.unique().tolist()) == [0, 1]
+        assert omega.sum() == K
+        for s, lot in enumerate(lots_of(fed, round, client)):
+            found = [g * omega for g in gradients(fed, client, w, lot)]
+            to = thresholds[client]
+            if way == "coordinate":
+                found_sum = sum((g.clamp(-bound / D**0.5, bound / D**0.5) for g in found), torch.zeros_like(w))
+            else:
+                found_sum = sum((clip(g, to) for g in found), torch.zeros_like(w))
+            w = w - lr * (found_sum + Z * to * noise[s][:D] * omega) / expected_lot(client) / p
+            if way == "quantile":
+                inside = sum(0.5 if float(g.norm()) <= to else -0.5 for g in found) + 2.0 * Z / 2 * float(noise[s][D])
+                share = min(max(inside / expected_lot(client) + 0.5, 0.0), 1.0)
+                thresholds[client] = to * math.exp(-0.3 * (share - 0.6))
+        assert ((w - start) * (1 - omega) == 0).all()
+        return w - start
+
+    u, v, models = torch.zeros_like(w), torch.full_like(w, kappa**2), [w]
+    for round in (1, 2, 3):
+        u = b1 * u + (1 - b1) * mean_of(update, round, models[-1], list(CLIENTS))
+        v = b2 * v + (1 - b2) * u * u
+        models.append(models[-1] + server_lr * u / (torch.sqrt(v) + kappa))
+    check(fed, w, models[1:])
+
+
+def test_the_active_part_is_drawn_uniformly_for_every_client_and_round():
+    fed, _, _ = federated(cl.methods.fed_spa(1.0, KEEP, steps=1, noise_multiplier=Z))
+    masks = torch.stack([active_of(fed, round, client) for round in range(1, 61) for client in CLIENTS if SIZES[client]])
+    assert (masks.sum(1) == K).all()
+    assert len(masks.unique(dim=0)) == len(masks)
+    counts, expected = masks.sum(0), len(masks) * KEEP
+    assert float(((counts - expected) ** 2).sum()) / (expected * (1 - KEEP)) < 50 + 5 * math.sqrt(100)
+
+
+@pytest.mark.parametrize(("keep", "numbers"), [(0.05, 33), (0.4, 260), (1.0, 650)])
+def test_a_fed_spa_agent_uploads_its_active_part_alone(keep, numbers):
+    """4 bytes each; of 650 numbers, a twentieth is 32.5."""
+    made = cl.methods.fed_spa(0.5, keep, steps=1, noise_multiplier=2.0)
+    kind = {"model": None, "seed": 0, "randomness": "seeded", "device": "cpu", "dtype": "float32"}
+    ready = prepare(made, DIGITS, rounds=1, cohort=cl.everyone(), epsilon=None, delta=1e-3, **kind)
+    assert ready.description["upload_bytes"] == 4 * numbers
+
+
+# ---- Adap DP-FL -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Adaptive:
+    """A client of Adap DP-FL: its own threshold, and torch's Adam, which lives on from round to round."""
+
+    kind: str
+    size: float  # the expected lot
+    threshold: float
+    w: Tensor = field(default_factory=lambda: torch.zeros(D, dtype=torch.float64))
+
+    def __post_init__(self) -> None:
+        self.adam = torch.optim.Adam([self.w], lr=0.05)
+
+    def step(self, found: list[Tensor], noise: Tensor, sigma: float) -> None:
+        norms, old = [float(g.norm()) for g in found], self.threshold
+        total = sum((clip(g, old) for g in found), torch.zeros_like(self.w))
+        self.w.grad = (total + sigma * old * noise[:D]) / self.size
+        self.adam.step()
+        extra = sigma * float(noise[D])
+        if self.kind == "as_written":
+            self.threshold = max(abs(0.9 * (sum(min(n, old) for n in norms) + old * extra) / self.size), 0.01)
+        elif self.kind == "repaired":
+            said = 0.9 * (sum(min(n, 2.0) for n in norms) + 3.0 * 2.0 * extra) / self.size
+            self.threshold = min(max(said, 0.01), 2.0)
+        else:
+            inside = sum(0.5 if n <= old else -0.5 for n in norms) + 3.0 / 2 * extra
+            share = min(max(inside / self.size + 0.5, 0.0), 1.0)
+            self.threshold = min(max(old * math.exp(-0.3 * (share - 0.4)), 0.01), 2.0)
+
+
+def pool() -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(9)
+    labels = torch.randint(0, CLASSES, (30,), generator=random)
+    return torch.randn(30, 6, generator=random, dtype=torch.float64) + labels[:, None], labels
+
+
+def validation_loss(w: Tensor) -> float:
+    return float(F.cross_entropy(torch.func.functional_call(NET, named(w), (pool()[0],)), pool()[1]))
+
+
+def falls(losses: list[float]) -> bool:
+    """J(w_0) = J(w_1) = J(w_2) = infinity; three falls in a row up to the newest."""
+    known = [math.inf if t < 3 else j for t, j in enumerate(losses)]
+    return len(known) > 3 and known[-4] > known[-3] > known[-2] > known[-1]
+
+
+@pytest.mark.parametrize("kind", ["repaired", "as_written", "quantile"])
+def test_adap_dp_fl_follows_norms_and_losses(kind):
+    """Poor clients drop out before they compute, and the mean is over the others. Noise falls with the loss."""
+    sigma, decay, rounds = 0.3, 0.5, 7
+    made = cl.methods.adap_dp_fl(
+        0.7,
+        kind,
+        norm_bound=2.0,
+        alpha_clip=0.9,
+        quantile=0.4,
+        clip_lr=0.3,
+        query_noise=3.0,
+        decay=decay,
+        lr=0.05,
+        batch=BATCH,
+        steps=2,
+        noise_multiplier=sigma,
+    )
+    fed, w, _ = federated(made, public=pool())
+    people = {c: Adaptive(kind, expected_lot(c), 0.7) for c in CLIENTS if SIZES[c]}
+    gone = {4: 4, 7: 7}  # by client: the first round that it cannot pay
+
+    def update(round: int, client: int, start: Tensor) -> Tensor:
+        me = people[client]
+        me.w.data.copy_(start)
+        for lot, noise in zip(lots_of(fed, round, client), normals(fed, round, client), strict=True):
+            me.step(gradients(fed, client, me.w.detach().clone(), lot), noise, sigma)
+        return me.w.detach() - start
+
+    models, losses, sigmas = [w], [math.inf], []
+    for round in range(1, rounds + 1):
+        sigmas.append(sigma)
+        here = [c for c in CLIENTS if round < gone.get(c, rounds + 1)]
+        models.append(models[-1] + mean_of(update, round, models[-1], here))
+        losses.append(validation_loss(models[-1]))
+        sigma *= decay if falls(losses) else 1.0
+    assert sigmas[4] == 0.3
+    assert sigmas[5] == 0.15, "the first decay comes after J(w_5)"
+    query = {"as_written": 1.0}.get(kind, 3.0)
+    check(fed, w, models[1:], {f"sample of client {c}": enough_for(sigmas[: gone[c] - 1], query, c) for c in gone})
+
+
+def enough_for(sigmas: list[float], query: float, client: int) -> Budget:
+    """A budget of Renyi order 2 that pays for rounds with such noise, two steps each, and for no more.
+
+    At order 2 a step costs ln(1 + q^2 (exp(1/sigma^2) - 1)).
+    """
+    q, total = 1 / pieces(client), 0.0
+    for sigma in sigmas:
+        worth = sigma / math.sqrt(1 + 1 / query**2)
+        total += 2 * math.log1p(q**2 * math.expm1(worth**-2))
+    return Budget(total + math.log(0.5) - math.log(1e-5 * 2) + 1e-6, 1e-5, order=2)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_noise_falls_when_the_loss_has_fallen_three_times_in_a_row(seed):
+    """The server's rule by itself, over losses that go up and down."""
+    random = torch.Generator().manual_seed(seed)
+    losses = [math.inf, *(5 - 0.1 * torch.arange(40) + 0.25 * torch.randn(40, generator=random)).tolist()]
+    server = cl.servers.watching(cl.servers.sgd(), 0.9)
+    problem = SimpleNamespace(loss=lambda w, batch: w[0])
+    here = SimpleNamespace(public=(torch.zeros(2, 1), torch.zeros(2)), problem=problem)
+    w = torch.zeros(1, dtype=torch.float64)
+    state, sigma, changes = server.init(w), 1.0, []
+    for t in range(1, len(losses)):
+        w, changed = server.update(w, losses[t] - w, state, here)
+        state = {**state, **changed}
+        sigma *= 0.9 if falls(losses[: t + 1]) else 1.0
+        changes += [t] if falls(losses[: t + 1]) else []
+        assert float(state["noise"]) == pytest.approx(sigma, rel=1e-12)
+    assert len(changes) > 3
+    assert min(changes) >= 5
+
+
+def test_the_printed_threshold_goes_to_its_floor_and_the_repaired_one_stays():
+    """One client with twelve samples, over a hundred and fifty steps, with the floor out of the way."""
+    only = replace(cl.everyone(), sample=lambda streams, round, population: torch.tensor([4]))
+    seen = {}
+    for kind in ("as_written", "repaired", "quantile"):
+        made = cl.methods.adap_dp_fl(
+            1.0, kind, floor=1e-12, norm_bound=5.0, decay=1.0, batch=BATCH, lr=1e-4, steps=30, noise_multiplier=0.8
+        )
+        fed, w, _ = federated(made, only)
+        state, ledger, seen[kind] = fed.method.init(w), Ledger.create(None, "test", {}), []
+        for round in range(1, 6):
+            state = run_round(fed, ledger, Loop(), round, w, state).state
+            seen[kind].append(float(state["kept.threshold"][4]))
+    assert seen["as_written"][0] > 1e-4
+    assert seen["as_written"][-1] < 1e-9
+    assert sorted(seen["repaired"])[2] > 0.1
+    assert min(seen["quantile"]) > 0.1
