@@ -38,6 +38,7 @@ class Work:
     lr: float = 0.1
     clip: float = 0.4
     hidden: int = 0  # of an mlp; 0 is its own default
+    pixels: bool = True  # bytes of an image; or features, which are floats
 
     def __str__(self) -> str:
         return f"{self.model}, {self.cohort} clients x {self.steps} steps x batch {self.batch}"
@@ -64,7 +65,7 @@ def federation(
     """The work as a federation with central noise or another method, the parameters it starts from, the module."""
     random = torch.Generator(device).manual_seed(0)
     stored = work.registered * work.samples
-    if len(work.shape) == 3:
+    if len(work.shape) == 3 and work.pixels:
         inputs = torch.randint(0, 256, (stored, *work.shape), dtype=torch.uint8, generator=random, device=device)
         view: View = images((0.5,) * work.shape[0], (0.25,) * work.shape[0])
     else:

@@ -2,12 +2,18 @@
 
 Both protect somebody, so both come from protective randomness, on the host, whatever the engine. A client's draws
 depend on the round and on itself alone, never on who else is there or on how clients are put together.
+
+So do the keys of what is random in the model (dropout, random views). Masks follow from a sample's place in its lot,
+and without one of the samples the others move up. To whoever knows the key, that would move a sum by more than the
+clip; to all others, a sample's mask is as good as one of its own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +32,7 @@ class Lots(NamedTuple):
     mask: Tensor
     steps: Tensor  # [k]: how many steps are the client's own
     expected: Tensor  # [k]: what a lot's sum is divided by
+    keys: Tensor  # [k, steps]: for what is random in the model
     widths: tuple[int, ...]  # by step: how many places hold every client's lot
 
 
@@ -57,7 +64,10 @@ def draw_lots(
     rest = places - len(drawn)
     own_steps = torch.tensor([*own, *[0] * rest])
     expected = torch.tensor([*map(batching.expected, sizes), *[0.0] * rest], dtype=torch.float64)
-    return Lots(torch.from_numpy(samples), torch.from_numpy(mask), own_steps, expected, tuple(widths))
+    keys = torch.zeros(places, steps, dtype=torch.int64)
+    for place, (client, taken) in enumerate(zip(clients, own, strict=True)):
+        keys[place, :taken] = streams.protective_bits(taken, keys.device, "step keys", round, client, phase)
+    return Lots(torch.from_numpy(samples), torch.from_numpy(mask), own_steps, expected, keys, tuple(widths))
 
 
 Drawn = tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]
@@ -120,12 +130,26 @@ class StepNoise:
         """The next steps: [steps, places, n]. How many a client draws depends on nobody else."""
         first = number * self.block
         drawn = self.like.new_zeros(min(self.block, self.most - first), self.places, self.like.numel())
-        for place, (client, scale, steps) in enumerate(self.sources):
+
+        def draw(place: int, source: tuple[int, float, int]) -> None:
+            client, scale, steps = source
             own = drawn[: max(min(steps - first, self.block), 0), place]
             noise = self.streams.protective_normal(torch.empty_like(own), "step noise", self.round, client, number)
             torch.mul(noise, scale, out=own)
+
+        several = len(self.sources) > 1 and not drawn.is_cuda and torch.get_num_threads() > 1
+        each = _pool(torch.get_num_threads()).map if several and drawn.numel() > _WORTH_THREADS else map
+        for _ in each(draw, range(len(self.sources)), self.sources):
+            pass
         return drawn
 
 
+@cache
+def _pool(workers: int) -> ThreadPoolExecutor:
+    """NumPy draws without holding the interpreter."""
+    return ThreadPoolExecutor(workers, "noise", initializer=torch.set_num_threads, initargs=(1,))
+
+
+_WORTH_THREADS = 2**16
 AHEAD = 2**18
 """About how many numbers are drawn at once for a client."""

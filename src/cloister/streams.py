@@ -82,10 +82,9 @@ class Streams:
             generator = self._cuda_generator(like.device, purpose, *position)
             return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
         else:
-            source = self._generator(purpose, *position)
             if like.dtype == torch.float32:
-                return torch.from_numpy(source.standard_normal(like.numel(), dtype=np.float32)).view(like.shape)
-            draws = source.standard_normal(like.numel())
+                return _float32_normal(like.numel(), self._digest(24, purpose, *position)).view(like.shape)
+            draws = self._generator(purpose, *position).standard_normal(like.numel())
         return torch.from_numpy(draws).view(like.shape).to(like)
 
     def subset(self, count: int, of: int, device: torch.device, purpose: str, *position: int) -> Tensor:
@@ -116,26 +115,50 @@ class Streams:
         Each thread has one, which is given a new key: making one asks the system for bits that nobody wants. What it
         draws must be drawn before the next is asked for.
         """
+        return _GENERATORS.philox(int.from_bytes(self._digest(16, purpose, *position), "big"))
+
+    def _digest(self, size: int, purpose: str, *position: int) -> bytes:
         text = "/".join([str(self.seed), self.run, purpose, *map(str, position)])
-        key = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
-        return _PHILOX.keyed(key)
+        return hashlib.blake2b(text.encode(), digest_size=size).digest()
 
 
-class _Philox(threading.local):
-    """A generator whose key is changed: as a new one with that key, at a tenth of its cost."""
+class _Generators(threading.local):
+    """Generators that are given a new state: as new ones, at a fraction of the cost."""
 
     def __init__(self) -> None:
-        self.bits = np.random.Philox(key=0)
-        self.generator = np.random.Generator(self.bits)
-        self.start: Any = self.bits.state
+        self._philox, self._sfc = np.random.Philox(key=0), np.random.SFC64(0)
+        self._generator = np.random.Generator(self._philox)
+        self._philox_state: Any = self._philox.state
+        self._sfc_state: Any = self._sfc.state
 
-    def keyed(self, key: int) -> np.random.Generator:
-        self.start["state"]["key"][:] = (key & (2**64 - 1), key >> 64)
-        self.bits.state = self.start
-        return self.generator
+    def philox(self, key: int) -> np.random.Generator:
+        self._philox_state["state"]["key"][:] = (key & (2**64 - 1), key >> 64)
+        self._philox.state = self._philox_state
+        return self._generator
+
+    def sfc(self, key: bytes) -> np.random.SFC64:
+        """Doty-Humphrey's SFC64, started from 192 bits as its author has it: a counter of one, twelve rounds ahead."""
+        self._sfc_state["state"]["state"][:] = (*np.frombuffer(key, dtype=np.uint64), 1)
+        self._sfc.state = self._sfc_state
+        self._sfc.random_raw(12, output=False)
+        return self._sfc
 
 
-_PHILOX = _Philox()
+_GENERATORS = _Generators()
+
+
+def _float32_normal(count: int, key: bytes) -> Tensor:
+    """Normal draws by Box and Muller, several times as fast as NumPy's. None is beyond 6.66 deviations, which one in
+    3e10 should be."""
+    half = (count + 1) // 2
+    uniform = torch.from_numpy(_GENERATORS.sfc(key).random_raw(half).view(np.uint32).astype(np.float32))
+    radius, angle = uniform[:half], uniform[half:]
+    radius.add_(1).mul_(2.0**-32).log_().mul_(-2).sqrt_()
+    angle.mul_(2 * math.pi * 2.0**-32)
+    normal = torch.empty(2 * half)
+    torch.mul(radius, torch.cos(angle), out=normal[:half])
+    torch.mul(radius, angle.sin_(), out=normal[half:])
+    return normal[:count]
 
 
 def mix(x: Tensor) -> Tensor:

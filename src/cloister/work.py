@@ -166,7 +166,7 @@ def work_of(
         steps = shape.steps if drawn is None else drawn.samples.shape[1]
         keys = fold((fold(own, -1 - number) if number else own)[:, None], torch.arange(steps, device=clients.device))
         if drawn is not None:
-            phases.append(_of_lots(fed, drawn, w, clients, keys))
+            phases.append(_of_lots(fed, drawn, w, clients))
         elif phase.batching.again:
             phases.append(_last_again(phases[-1], keys))
         else:
@@ -182,13 +182,14 @@ def _start(fed: Federation, w: Tensor, keys: Tensor, kept: State) -> State:
     return {**(torch.func.vmap(partial(local.own, w))(keys) if local.own else {}), **kept}
 
 
-def _of_lots(fed: Federation, lots: Lots, w: Tensor, clients: Tensor, keys: Tensor) -> Batches:
+def _of_lots(fed: Federation, lots: Lots, w: Tensor, clients: Tensor) -> Batches:
     """Lots as batches. Places that are filled up repeat a sample of the same client."""
     device, starts, steps = clients.device, fed.population.starts[clients], lots.samples.shape[1]
     samples = (lots.samples.to(device) + starts[:, None, None]).clamp(max=max(len(fed.population.labels) - 1, 0))
     live = torch.arange(steps, device=device) < lots.steps.to(device)[:, None]
     count = lots.expected.clamp(min=torch.finfo(w.dtype).tiny).to(device, w.dtype)
-    return Batches(samples, lots.mask.to(device), count[:, None].expand(-1, steps), keys, live)
+    divisor = count[:, None].expand(-1, steps)
+    return Batches(samples, lots.mask.to(device), divisor, lots.keys.to(device), live)
 
 
 def _last_again(before: Batches, keys: Tensor) -> Batches:

@@ -85,7 +85,7 @@ PLAIN = {
 PLAIN = {name: make for name, make in PLAIN.items() if not name.startswith(("ddgauss", "adaptive"))}
 
 # Where the noise is in the steps, for `sample_audit.py`: momentum, masks and steps of every kind; and Adam in single
-# steps, from whose state a gradient can be read. Queries are noisy enough to be seen, and lots small enough to be empty.
+# steps, from whose state a gradient can be read. Queries are quiet enough to be seen; lots are empty now and then.
 _OWN_STEPS: dict[str, Any] = {"clip": CLIP, "lr": 0.5, "batch": 2, "noise_multiplier": 1.3}
 _PART: dict[str, Any] = {**_OWN_STEPS, "keep": 0.75}
 _ADAPTIVE: dict[str, Any] = {**FOLLOWING, "batch": 2, "steps": 1, "floor": 1e-3, "query_noise": 1.0}

@@ -126,7 +126,7 @@ def trained(fed: Federation, round: int, client: int, start: Tensor, state: dict
     """What a client has after its steps, and what it keeps."""
     about, size = fed.method.local.settings, int(fed.population.counts[client])
     threshold, optimiser, d = about["threshold"], about["optimiser"], len(start)
-    steps, lot = steps_of(fed, size)
+    lot = steps_of(fed, size)[1]
     key = fold(torch.tensor(fed.streams.key("model", round)), torch.tensor(client))
     part = torch.ones_like(start) if about["active"] is None else fed.method.local.own(start, key)["active"]
     limit = None if about["clipping"] == "norm" else threshold["clip"] / math.sqrt(int(part.sum()))

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from references import CLASSES, CLIENTS, D, NET, SIZES, close, data_of, engines, federated, flat, gradient, named
+from references import CLASSES, CLIENTS, NET, SIZES, D, close, data_of, engines, federated, flat, gradient, named
 from torch import Tensor
 
 import cloister as cl
@@ -110,9 +110,7 @@ def members_of(fed: Federation, round: int) -> list[int]:
 @pytest.mark.parametrize("epoch", ["pass", "lot"])
 def test_pfl_is_dp_sgd_with_momentum_and_a_mean(epoch):
     lr, bound, momentum, decay, slower = 0.3, 0.4, 0.5, 0.01, 0.9
-    made = cl.methods.pfl(
-        bound, lr, BATCH, 2, epoch, momentum, weight_decay=decay, lr_decay=slower, noise_multiplier=Z
-    )
+    made = cl.methods.pfl(bound, lr, BATCH, 2, epoch, momentum, weight_decay=decay, lr_decay=slower, noise_multiplier=Z)
     fed, w, _ = federated(made, cl.cyclic(5))
 
     def update(round: int, client: int, start: Tensor) -> Tensor:
@@ -210,7 +208,7 @@ def test_fed_spa_trains_a_part_and_the_server_adapts(way):
 
 def test_the_active_part_is_drawn_uniformly_for_every_client_and_round():
     fed, _, _ = federated(cl.methods.fed_spa(1.0, KEEP, steps=1, noise_multiplier=Z))
-    masks = torch.stack([active_of(fed, round, client) for round in range(1, 61) for client in CLIENTS if SIZES[client]])
+    masks = torch.stack([active_of(fed, round, client) for round in range(1, 61) for client in (0, 1, 2, 4, 5, 6, 7)])
     assert (masks.sum(1) == K).all()
     assert len(masks.unique(dim=0)) == len(masks)
     counts, expected = masks.sum(0), len(masks) * KEEP
@@ -353,9 +351,8 @@ def test_the_printed_threshold_goes_to_its_floor_and_the_repaired_one_stays():
     only = replace(cl.everyone(), sample=lambda streams, round, population: torch.tensor([4]))
     seen = {}
     for kind in ("as_written", "repaired", "quantile"):
-        made = cl.methods.adap_dp_fl(
-            1.0, kind, floor=1e-12, norm_bound=5.0, decay=1.0, batch=BATCH, lr=1e-4, steps=30, noise_multiplier=0.8
-        )
+        how = {"floor": 1e-12, "norm_bound": 3.0, "query_noise": 0.5, "decay": 1.0, "noise_multiplier": 0.8}
+        made = cl.methods.adap_dp_fl(1.0, kind, batch=BATCH, lr=1e-4, steps=30, **how)
         fed, w, _ = federated(made, only)
         state, ledger, seen[kind] = fed.method.init(w), Ledger.create(None, "test", {}), []
         for round in range(1, 6):
@@ -363,5 +360,5 @@ def test_the_printed_threshold_goes_to_its_floor_and_the_repaired_one_stays():
             seen[kind].append(float(state["kept.threshold"][4]))
     assert seen["as_written"][0] > 1e-4
     assert seen["as_written"][-1] < 1e-9
-    assert sorted(seen["repaired"])[2] > 0.1
     assert min(seen["quantile"]) > 0.1
+    assert sorted(seen["repaired"])[2] > 0.1, "an answer that is all noise touches the floor, and the next comes back"

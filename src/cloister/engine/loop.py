@@ -90,7 +90,7 @@ def _autograd(function: Callable[[Any], Any], has_aux: bool = False) -> Callable
             leaves = [leaf.detach().requires_grad_() for leaf in (argument if several else (argument,))]
             found = function(tuple(leaves) if several else leaves[0])
             value, aux = found if has_aux else (found, None)
-            grads = torch.autograd.grad(value, leaves)
+            grads = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
         gradient = tuple(grads) if several else grads[0]
         return (gradient, aux) if has_aux else gradient
 
