@@ -53,6 +53,13 @@ class Population:
         return Population(inputs, self.labels.to(device), self.starts.to(device), self.sizes.to(device))
 
 
+def rows_of(samples: Tensor, rows: Tensor) -> Tensor:
+    """samples[rows]; on a CPU by copies of whole rows, which are several times as fast."""
+    if samples.is_cuda:
+        return samples[rows]
+    return samples.index_select(0, rows.flatten()).view(*rows.shape, *samples.shape[1:])
+
+
 class Shape(NamedTuple):
     """The common shape of some clients' batches. It follows from their sizes, before anything is computed."""
 

@@ -105,7 +105,8 @@ def _likely_turns(rate: Callable[[int], float]) -> Callable[[int, int], int]:
     def turns(rounds: int, population: int) -> int:
         from scipy.stats import binom
 
-        return min(rounds, int(binom.isf(0.05 / population, rounds, min(rate(population), 1.0))))
+        likely = int(binom.isf(0.05 / population, rounds, min(rate(population), 1.0)))
+        return min(rounds, max(likely, 1))
 
     return turns
 

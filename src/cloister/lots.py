@@ -44,18 +44,22 @@ def draw_lots(
     clients: Sequence[int],
     sizes: Sequence[int],
     places: int,
+    alike: bool = False,
 ) -> Lots:
-    """The lots of some clients in a round, laid out for `places` clients (the others take no step)."""
+    """The lots of some clients in a round, laid out for `places` clients (the others take no step).
+
+    `alike`: all steps have the same width, so that a step finds the memory of the one before. Where memory is not
+    recycled by size, a new shape costs more than a few places that nobody fills.
+    """
     drawn = [_lots_of(streams, round, phase, batching, who, n) for who, n in zip(clients, sizes, strict=True)]
     own = [batching.steps_for(n) for n in sizes]
     steps = max(own, default=0)
     counts = np.zeros((places, steps), dtype=np.int64)
     for place, (step, _) in enumerate(drawn):
         counts[place] = np.bincount(step, minlength=steps)
-    widths = [
-        min(batching.batch, max(sizes)) if batching.lots == "fixed" else _few_widths(int(most), batching.batch, places)
-        for most in counts.max(0, initial=0)
-    ]
+    widths = [_width(batching, int(most), max(sizes), places) for most in counts.max(0, initial=0)]
+    if alike:
+        widths = [max(widths)] * steps if widths else []
     samples = np.zeros((places, steps, max(widths, default=0)), dtype=np.int64)
     for place, (step, sample) in enumerate(drawn):
         first = np.cumsum(counts[place]) - counts[place]
@@ -96,12 +100,15 @@ def _lots_of(streams: Streams, round: int, phase: int, batching: Batching, clien
     return np.repeat(np.arange(steps), lot), samples.flatten().numpy()
 
 
-def _few_widths(most: int, batch: int, clients: int) -> int:
+def _width(batching: Batching, most: int, largest: int, clients: int) -> int:
     """At least `most`, and one of a few: what is compiled or captured for a shape serves many steps.
 
     The largest of so many Poisson lots is about so many deviations above a lot's size; what is seldom smaller need not
     have shapes of its own.
     """
+    batch = batching.batch
+    if batching.lots == "fixed":
+        return min(batch, largest)
     usual = batch + 0.8 * math.sqrt(2 * math.log(clients) * batch) if clients > 1 else 1
     unit = max(4, 1 << max(batch.bit_length() - 4, 0))
     return -(-max(most, int(usual)) // unit) * unit

@@ -30,6 +30,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from cloister.batches import rows_of
 from cloister.errors import BudgetExceeded, CloisterError
 from cloister.federation import Federation, account_of
 from cloister.joints import Batch, Grad, Phase, State
@@ -234,7 +235,7 @@ def trained(
         for number in range(batches.samples.shape[0]):
             real = slice(0, widths[number] if widths else most)
             rows = batches.samples[number, real]
-            inputs, labels = fed.population.inputs[rows], fed.population.labels[rows]
+            inputs, labels = rows_of(fed.population.inputs, rows), rows_of(fed.population.labels, rows)
             columns = (batches.mask[:, real], batches.divisor, batches.key, batches.live)
             mask, divisor, key, live = (column[number] for column in columns)
             drawn = none if noise is None else noise.at(number)[0]

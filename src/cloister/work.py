@@ -102,7 +102,9 @@ class Turn:
         """The secret lots of each phase, where it has some."""
         sizes = fed.population.counts[clients].tolist()
         return [
-            draw_lots(fed.streams, self.round, number, phase.batching, clients.tolist(), sizes, places)
+            draw_lots(
+                fed.streams, self.round, number, phase.batching, clients.tolist(), sizes, places, not self.w.is_cuda
+            )
             if phase.batching.lots
             else None
             for number, phase in enumerate(fed.method.local.phases)

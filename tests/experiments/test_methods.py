@@ -25,7 +25,7 @@ SAMPLES = [name for name, card in CARDS.items() if card.unit == "sample"]
 
 
 def made(name: str, **more):
-    own = LOCAL if name != "pfl" else {"lr": 0.5, "batch": 8, "epochs": 2}
+    own = {"pfl": {"lr": 0.5, "batch": 8, "epochs": 2}, "cpsgd": {"lr": 0.5, "batch": 8}}.get(name, LOCAL)
     return CATALOGUE[name](**{**OWN.get(name, {"clip": 0.5}), **own, **more})
 
 

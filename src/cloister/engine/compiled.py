@@ -21,7 +21,7 @@ import torch._inductor
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from cloister.batches import Population
+from cloister.batches import Population, rows_of
 from cloister.engine.convolutions import PerClient
 from cloister.engine.parts import Drawn, Parts, sum_of_messages
 from cloister.federation import Federation
@@ -77,7 +77,11 @@ def captured(how: Compile) -> Compile:
 
 class _Captured:
     def __init__(self, run: Callable[..., Any], arguments: list[Tensor]) -> None:
-        self.inputs = [argument.clone() for argument in arguments]
+        # As they are laid out: rows of parameters may be longer than what is used of them.
+        layouts = [(a.shape, a.stride(), a.dtype, a.device) for a in arguments]
+        self.inputs = [torch.empty_strided(s, t, dtype=d, device=p) for s, t, d, p in layouts]
+        for mine, given in zip(self.inputs, arguments, strict=True):
+            mine.copy_(given)
         with torch.cuda.device(arguments[0].device):
             aside = torch.cuda.Stream()
             aside.wait_stream(torch.cuda.current_stream())
@@ -246,7 +250,7 @@ class CompiledTraining:
                 columns = (batches.mask[:, :, :width], batches.divisor, batches.key, batches.live)
                 about = [column[:, number].contiguous() for column in columns]
                 noise = none if drawn.noise is None else drawn.noise.at(number)
-                samples = population.inputs[rows], population.labels[rows]
+                samples = rows_of(population.inputs, rows), rows_of(population.labels, rows)
                 new = (first or later)(w, round, *samples, *about, noise, *states)
                 states, first = [state[:, : w.shape[0]] for state in new], None
         if first is not None:  # nobody has data

@@ -123,7 +123,7 @@ def _for_samples(
                 found[key] = _calibrated(method, people, max(samples, 1), Budget(target, delta), adaptive)
             multiplier = found[key]
         multipliers.append(multiplier)
-        most = max(most, multiplier)
+        most = max(most, multiplier if samples else 0.0)
         if target is not None:
             bill = people.bill(method, multiplier, max(samples, 1))
             order = best_order(bill.event, bill.count * people.turns, delta) if adaptive else None

@@ -105,7 +105,7 @@ def prepare(
         complete(noise.method), cohort, problem, population, streams, precision, public, noise.multipliers, task.copies
     )
     method, budgets = fed.method, noise.budgets
-    _expect_a_round(fed, budgets, delta)
+    _expect_a_round(fed, budgets)
     description = {
         "method": {
             "name": method.name,
@@ -156,15 +156,13 @@ def prepare(
     return Ready(fed, module, w, score, budgets, delta, description, task.fingerprint())
 
 
-def _expect_a_round(fed: Federation, budgets: Mapping[str, Budget], delta: float | None) -> None:
+def _expect_a_round(fed: Federation, budgets: Mapping[str, Budget]) -> None:
     """Refuse what has no price, and budgets that do not pay for one round of anybody."""
     bills = fed.bills(list(range(fed.population.clients)))
     if not bills:
         raise CloisterError("Expected some client to have samples, found none: check the data.")
     ledger = Ledger.create(None, "trial", budgets)
     refused = ledger.charge_each(bills, round=1, repeatable=True)
-    if delta is None:
-        next(iter(bills.values()))
     if len(refused) == len(bills):
         raise CloisterError(
             f"Expected a budget that pays for one round at least, found epsilon "
@@ -225,9 +223,11 @@ def _claim(fed: Federation, arithmetic: str) -> dict[str, Any]:
     about: dict[str, Any] = {"arithmetic": arithmetic, "noise_multiplier": noise}
     if not fed.each:
         return {**about, "rate": min(1.0, fed.denominator / fed.population.clients), "releases": 1}
-    batching, most = fed.method.local.batching, int(fed.population.counts.max())
-    bill = bill_of(fed.method, noise, most, 1)
-    return {**about, "rate": batching.rate(most), "releases": bill.count, "event": to_json(bill.event)}
+    batching, sizes = fed.method.local.batching, fed.population.counts
+    most, own = int(sizes.max()), fed.noise_of(int(sizes.argmax()))  # of the largest client, noise and rate alike
+    bill = bill_of(fed.method, own, most, 1)
+    about |= {"noise_multiplier": own, "rate": batching.expected(most) / most}
+    return {**about, "releases": bill.count, "event": to_json(bill.event)}
 
 
 def _upload(fed: Federation, w: Tensor) -> int:

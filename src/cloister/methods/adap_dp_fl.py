@@ -73,10 +73,10 @@ def adap_dp_fl(
 
     def follows(start: float) -> Threshold:
         if kind == "repaired":
-            return local.repaired(min(start, norm_bound), norm_bound, alpha_clip, floor, query_noise)
+            return local.repaired(start, norm_bound, alpha_clip, floor, query_noise)
         if kind == "as_written":
-            return local.as_written(max(start, floor), alpha_clip, floor)
-        return local.quantile(start, quantile, clip_lr, query_noise, min(floor, start), max(norm_bound, start))
+            return local.as_written(start, alpha_clip, floor)
+        return local.quantile(start, quantile, clip_lr, query_noise, floor, norm_bound)
 
     def fit(method: Method, setting: Setting) -> Method:
         if decay < 1 and setting.public is None:
@@ -87,9 +87,10 @@ def adap_dp_fl(
             )
         if clip is None and setting.norms is None:
             raise CloisterError("Expected a clip to start from, found none: give clip.")
-        start = clip if clip is not None or setting.norms is None else float(setting.norms().mean())
-        assert start is not None
-        return replace(method, local=rule(start))
+        if clip is not None or setting.norms is None:
+            return method
+        found = float(setting.norms().mean())
+        return replace(method, local=rule(min(max(found, floor), norm_bound)))
 
     def rule(start: float) -> LocalRule:
         return local.dp_sgd(follows(start), local.adam(lr), batch, steps, lots=lots, memory="kept")
@@ -97,7 +98,7 @@ def adap_dp_fl(
     inner = server or servers.sgd()
     return Method(
         name="adap_dp_fl",
-        local=rule(clip if clip is not None else 1.0),
+        local=rule(min(max(1.0, floor), norm_bound) if clip is None else clip),
         transform=transforms.identity(),
         mechanism=in_steps(noise_multiplier),
         server=inner if decay == 1 else servers.watching(inner, decay),

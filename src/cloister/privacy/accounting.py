@@ -271,7 +271,8 @@ def rdp_epsilon(histories: Sequence[Counter[Event]], delta: float) -> float:
     """Epsilon of the costliest of some histories, the costliest being found at every Renyi order by itself."""
     from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 
-    divergences = [sum(count * _rdp(event) for event, count in counts.items()) for counts in histories]
+    nothing = np.zeros(len(RDP_ORDERS))
+    divergences = [sum((count * _rdp(event) for event, count in counts.items()), nothing) for counts in histories]
     with _quiet():
         found, _ = compute_epsilon(RDP_ORDERS, np.max(divergences, axis=0), delta)
     return float(found)

@@ -54,7 +54,7 @@ class Spending:
     """
 
     def __init__(self, accounts: dict[str, Account], copies: int = 1) -> None:
-        different = {_history(account): account for account in accounts.values()}
+        different = {_history(account): account for account in accounts.values() if account.events}
         self.accounts = list(different.values()) or [Account("nobody", None)]
         self.losses = [account.loss() for account in self.accounts]
         self.mixed = copies > 1 and len(self.accounts) > 1
@@ -86,7 +86,12 @@ class Spending:
 
     def filtered(self, delta: float) -> float:
         """The most that filters allow, which is what they promise; nothing where nothing was released."""
-        return max((_allowed(account.budget, delta) for account in self.accounts if account.events), default=0.0)
+        budgets = [account.budget for account in self.accounts if account.events]
+        orders = {budget.order for budget in budgets if budget is not None and budget.order}
+        if self.mixed and len(orders) > 1:  # divergences rise with the order: at the smallest, all are bounded
+            rooms = [room_at(b.order, b.epsilon, b.delta) for b in budgets if b is not None and b.order]
+            return epsilon_at(min(orders), max(rooms), delta)
+        return max((_allowed(budget, delta) for budget in budgets), default=0.0)
 
 
 _SOME_DELTA = 1e-5

@@ -206,4 +206,4 @@ def trials_for(noise_multiplier: float, clip: float, cut_off: float, levels: int
     (10000, 100)
     """
     whole = (noise_multiplier * clip * (levels - 1) / cut_off) ** 2 / shares
-    return max(2, 2 * math.ceil(whole / 2))
+    return max(2, 2 * math.ceil(whole / 2 * (1 - 1e-12)))  # of the multiplier that so many have, as many again

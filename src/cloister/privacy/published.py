@@ -52,6 +52,8 @@ def adap_dp_fl(about: Mapping[str, float], releases: int, delta: float) -> Claim
     rate, noise = about["rate"], about["noise_multiplier"]
 
     def at(order: int) -> float:
+        if rate == 1:
+            return releases * order / (2 * noise**2) + math.log(1 / delta) / (order - 1)
         terms = [
             math.lgamma(order + 1)
             - math.lgamma(i + 1)
@@ -65,7 +67,7 @@ def adap_dp_fl(about: Mapping[str, float], releases: int, delta: float) -> Claim
         divergence = (top + math.log(sum(math.exp(term - top) for term in terms))) / (order - 1)
         return releases * divergence + math.log(1 / delta) / (order - 1)
 
-    best = min(map(at, range(2, 65))) if rate < 1 else math.inf
+    best = min(map(at, range(2, 65)))
     return best, f"by Theorem 1 of Adap DP-FL for a constant noise multiplier of {noise:g}, without the query of norms"
 
 
