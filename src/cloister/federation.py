@@ -160,6 +160,11 @@ def fitted(
     if method.mechanism.place == "local":
         _expect_private_steps(method)
         return method
+    if method.unit == "sample" and method.fit is None and noise and not method.mechanism.for_samples:
+        raise CloisterError(
+            f"Expected noise that is priced for single samples (in_steps, binomial) for the unit sample, found "
+            f"{method.mechanism.name}, {method.mechanism.place}: use the unit client."
+        )
     bound = method.transform.bound(Bound(), layout)
     if noise and not bound.l2 < float("inf"):
         raise CloisterError(

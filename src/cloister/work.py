@@ -162,6 +162,9 @@ def work_of(
 ) -> Work:
     """The work of some clients in some round, padded to shapes. Clients, shares and what is kept are on the device."""
     own, batch_key = fold(moment.model, clients), fold(moment.batches, clients)
+    first = lots[0] if lots else None
+    if first is not None and first.keys.shape[1]:  # secret, as all that is random about lots
+        own = fold(first.keys[:, 0].to(clients.device), _OF_THE_ROUND)
     phases: list[Batches] = []
     for number, (phase, shape) in enumerate(zip(fed.method.local.phases, shapes, strict=True)):
         drawn = lots[number] if lots else None
@@ -177,6 +180,10 @@ def work_of(
             count, live = batches.mask.sum(2).clamp(min=1), batches.mask.any(2)
             phases.append(Batches(batches.samples, batches.mask, count, keys, live))
     return Work(tuple(phases), own, shares, _start(fed, w, own, kept or {}))
+
+
+_OF_THE_ROUND = -2
+"""Below the positions of steps and of what transforms fold into a key."""
 
 
 def _start(fed: Federation, w: Tensor, keys: Tensor, kept: State) -> State:

@@ -127,7 +127,7 @@ def trained(fed: Federation, round: int, client: int, start: Tensor, state: dict
     about, size = fed.method.local.settings, int(fed.population.counts[client])
     threshold, optimiser, d = about["threshold"], about["optimiser"], len(start)
     lot = steps_of(fed, size)[1]
-    key = fold(torch.tensor(fed.streams.key("model", round)), torch.tensor(client))
+    key = fold(fed.streams.protective_bits(1, start.device, "step keys", round, client, 0)[0], -2)
     part = torch.ones_like(start) if about["active"] is None else fed.method.local.own(start, key)["active"]
     limit = None if about["clipping"] == "norm" else threshold["clip"] / math.sqrt(int(part.sum()))
     who = 0 if bug == "the same noise for every client" else client

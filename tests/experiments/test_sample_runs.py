@@ -297,7 +297,7 @@ def test_what_each_client_has_lost_is_shown(followed, tmp_path, monkeypatch, cap
     code, out, _ = shown(monkeypatch, capsys, folder, "--clients")
     assert code == 0
     head, *rows = [line.split() for line in out.splitlines() if line and line.split()[0] in ("client", *"0123")]
-    assert " ".join(head) == "client samples noise rounds steps epsilon at 0.001 budget"
+    assert " ".join(head) == "client samples noise rounds steps spent at 0.001 budget"
     ledger, paid = RunFolder.open(folder).ledger(), books(folder)
     for client, (number, samples, noise, rounds, steps, spent, budget) in enumerate(rows):
         assert (int(number), int(samples), float(noise)) == (client, 10 * SIZES[client], 3.0)

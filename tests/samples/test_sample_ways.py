@@ -40,14 +40,14 @@ class Choosing(nn.Module):
 
 
 def test_a_forward_pass_that_depends_on_the_batch_is_refused():
-    labels = torch.tensor([0, 1, 2, 0, 1])
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
     problem = problem_of(Choosing(lambda x: x.max() > 0), cross_entropy, torch.rand(3, 6), labels[:3], 3)
     with pytest.raises(CloisterError, match=r"takes a single sample.*torch\.where"):
         problem.samples.bytes_for(3)
-    problem = problem_of(Choosing(lambda x: len(x) < 5), cross_entropy, torch.rand(3, 6), labels[:3], 3)
+    problem = problem_of(Choosing(lambda x: len(x) < 6), cross_entropy, torch.rand(3, 6), labels[:3], 3)
     w = torch.randn(problem.layout.size)
-    for batch in (batch_of(torch.rand(5, 6), labels), batch_of(torch.rand(4, 6), labels[:4])):
-        if len(batch.labels) == 5:
+    for batch in (batch_of(torch.rand(6, 6), labels), batch_of(torch.rand(4, 6), labels[:4])):
+        if len(batch.labels) == 6:
             with pytest.raises(CloisterError, match="alike"):
                 problem.clipped(w, batch, 1.0)
         else:

@@ -254,7 +254,7 @@ class CompiledTraining:
                 new = (first or later)(w, round, *samples, *about, noise, *states)
                 states, first = [state[:, : w.shape[0]] for state in new], None
         if first is not None:  # nobody has data
-            states = [state.expand(clients, *state.shape) for state in states]
+            states = [state.expand(clients, *state.shape).contiguous() for state in states]
         return dict(zip(self.names, states, strict=True))
 
     def _together(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from cloister.errors import CloisterError, expect
 from cloister.federation import account_of
 from cloister.joints import Method
-from cloister.privacy.calibrate import calibrate
-from cloister.privacy.events import Event
+from cloister.privacy.calibrate import Cost, calibrate
+from cloister.privacy.events import BinomialSum, Event
 from cloister.privacy.filters import best_order, filtered_epsilon
 from cloister.privacy.ledger import Bill, Budget
 
@@ -29,11 +30,20 @@ class Noise:
 
 @dataclass(frozen=True)
 class People:
-    """What noise depends on: the clients' numbers of samples, and how often one of them takes part."""
+    """What noise depends on: the clients' numbers of samples, how often one of them takes part, and what that costs.
+
+    A sample may lie with several clients (`overlap`), and what these release about it adds up.
+    """
 
     sizes: Sequence[int]
     turns: int
     bill: Callable[[Method, float, int], Bill]
+    overlap: bool = False
+    all_come: bool = True
+
+    def differ(self, method: Method) -> bool:
+        """Whether clients may come to have spent different things."""
+        return not self.all_come or len({self.bill(method, 1.0, samples) for samples in self.sizes if samples}) > 1
 
 
 def settle(
@@ -100,43 +110,73 @@ def _targets(epsilon: Target, clients: int) -> list[float] | None:
 def _for_samples(
     method: Method, people: People, targets: list[float] | None, delta: float, known: Mapping[str, Any] | None
 ) -> Noise:
-    """Each client's own noise, for its own target and number of samples, over the rounds it is likely to be in."""
-    adaptive = method.tempered is not None
-    if adaptive and targets is None:
+    """Each client's own noise, for its own target and number of samples, over the rounds it is likely to be in.
+
+    A filter of one order for all is needed where noise is chosen on the way, and where clients that overlap have spent
+    different things: at one order what they have spent adds up, and not otherwise.
+    """
+    _expect_priced(method, people, targets)
+    asked = [(1.0 if targets is None else targets[client], n) for client, n in enumerate(people.sizes) if n]
+    order = None
+    if targets is not None and (method.tempered is not None or (people.overlap and people.differ(method))):
+        order = _common_order(method, people, asked, delta)
+    noise = {key: _noise_for(method, people, *key, delta, order, known) for key in set(asked)}
+    most = max(noise.values())
+    wanted = targets or [1.0] * len(people.sizes)
+    own = [noise[target, n] if n else most for target, n in zip(wanted, people.sizes, strict=True)]
+    if known is not None and known["noise_multipliers"]:
+        own = [float(multiplier) for multiplier in known["noise_multipliers"]]
+    budgets = {} if targets is None else {account_of(c): Budget(t, delta, order) for c, t in enumerate(targets)}
+    # Noise on messages is the same for all: what the neediest client needs.
+    return Noise(with_noise(method, most), () if method.local.private is None else tuple(own), budgets)
+
+
+def _expect_priced(method: Method, people: People, targets: list[float] | None) -> None:
+    """Refuse what would end without a price."""
+    if method.tempered is not None and targets is None:
         raise CloisterError(
             f"Expected an epsilon for {method.name}, whose noise is chosen on the way, found none: its filter needs to "
             "know when to stop, so give one."
         )
-    given = method.mechanism.noise_multiplier
-    multipliers, most, budgets, found = [], 0.0, {}, dict[tuple[float, Bill], float]()
-    for client, samples in enumerate(people.sizes):
-        target = None if targets is None else targets[client]
-        if given is not None:
-            multiplier = given
-        elif known is not None:
-            own = known["noise_multipliers"] or [known["method"]["mechanism"]["noise_multiplier"]] * len(people.sizes)
-            multiplier = float(own[client])
-        else:
-            assert target is not None
-            key = (target, people.bill(method, 1.0, max(samples, 1)))
-            if key not in found:
-                found[key] = _calibrated(method, people, max(samples, 1), Budget(target, delta), adaptive)
-            multiplier = found[key]
-        multipliers.append(multiplier)
-        most = max(most, multiplier if samples else 0.0)
-        if target is not None:
-            bill = people.bill(method, multiplier, max(samples, 1))
-            order = best_order(bill.event, bill.count * people.turns, delta) if adaptive else None
-            budgets[account_of(client)] = Budget(target, delta, order)
-    if method.local.private is None:  # noise on messages is the same for all: what the neediest client needs
-        multipliers = []
-    return Noise(with_noise(method, most), tuple(multipliers), budgets)
+    coins = any(isinstance(people.bill(method, 1.0, n).event, BinomialSum) for n in people.sizes[:1] if n)
+    if coins and people.overlap and people.differ(method):
+        raise CloisterError(
+            f"Expected clients that have no sample in common for {method.name}, or are all alike and always come, "
+            "found others: what several of them release about a sample has no price, so use a disjoint partition."
+        )
 
 
-def _calibrated(method: Method, people: People, samples: int, target: Budget, adaptive: bool) -> float:
+def _common_order(method: Method, people: People, asked: list[tuple[float, int]], delta: float) -> int:
+    """The Renyi order at which the neediest client does best."""
+    needs = {}
+    for target, samples in set(asked):
+        noise = _noise_for(method, people, target, samples, delta, None, None, price=filtered_epsilon)
+        bill = people.bill(method, noise, samples)
+        order = best_order(bill.event, bill.count * people.turns, delta)
+        cost = filtered_epsilon(bill.event, bill.count * people.turns, delta) / target
+        needs[noise, cost] = order
+    return needs[max(needs)]
+
+
+def _noise_for(
+    method: Method,
+    people: People,
+    target: float,
+    samples: int,
+    delta: float,
+    order: int | None,
+    known: Mapping[str, Any] | None,
+    price: Cost | None = None,
+) -> float:
+    """The noise multiplier that was given, that is known, or that a client with so many samples needs."""
+    if method.mechanism.noise_multiplier is not None:
+        return method.mechanism.noise_multiplier
+    if known is not None:
+        return float(known["method"]["mechanism"]["noise_multiplier"])
+
     def event(noise: float) -> Event:
         return people.bill(method, noise, samples).event
 
     releases = people.bill(method, 1.0, samples).count * people.turns
-    price = filtered_epsilon if adaptive else None
-    return calibrate(event, releases, target.epsilon, target.delta, price=price)
+    by_order = price if order is None else partial(filtered_epsilon, order=order)
+    return calibrate(event, releases, target, delta, price=by_order)

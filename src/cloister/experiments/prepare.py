@@ -22,6 +22,7 @@ from cloister.experiments.folder import configuration_hash
 from cloister.experiments.noise import People, Target, settle, with_noise
 from cloister.federation import Federation, bill_of, event_of, fitted, rehearsal
 from cloister.joints import Batch, Batching, Cohort, Method, Problem, describe
+from cloister.params import hash_of
 from cloister.precision import expect_precision
 from cloister.privacy.events import to_json
 from cloister.privacy.ledger import Bill, Budget, Ledger
@@ -92,11 +93,12 @@ def prepare(
     def bill(method: Method, multiplier: float, samples: int) -> Bill:
         return bill_of(complete(with_noise(method, multiplier)), multiplier, samples, task.copies)
 
+    turns = cohort.turns(rounds, task.clients)
     noise = settle(
         method,
         lambda known: price(complete(known)),
         cohort.releases(rounds, task.clients),
-        People(task.population.counts.tolist(), cohort.turns(rounds, task.clients), bill),
+        People(task.population.counts.tolist(), turns, bill, task.copies > 1, turns == rounds),
         epsilon,
         delta,
         known,
@@ -150,10 +152,11 @@ def prepare(
     }
     # Two runs that differ in anything must not share their noise: the difference would lay bare the signal.
     # A GPU may round differently the next time (kernels are chosen by timing), so nothing there counts as repeatable.
-    run = replace(streams, run=configuration_hash(description), repeatable=place.type == "cpu")
-    fed = replace(fed, streams=run)
+    fingerprint = task.fingerprint()
+    run = hash_of({"w": w}, f"{configuration_hash(description)} {fingerprint}")
+    fed = replace(fed, streams=replace(streams, run=run, repeatable=place.type == "cpu"))
     score = scorer(module, problem.layout, task, w)
-    return Ready(fed, module, w, score, budgets, delta, description, task.fingerprint())
+    return Ready(fed, module, w, score, budgets, delta, description, fingerprint)
 
 
 def _expect_a_round(fed: Federation, budgets: Mapping[str, Budget]) -> None:
@@ -253,7 +256,10 @@ def _behaviour(fed: Federation, w: Tensor) -> list[float]:
     local = fed.method.local
     few = replace(local.phases[0], batching=Batching(batch=4, steps=3, lots=local.batching.lots))
     brief = replace(local, phases=(few, *(replace(p, batching=_small(p.batching)) for p in local.phases[1:])))
-    small_fed = rehearsal(replace(fed, method=replace(fed.method, local=brief), streams=Streams(0)), made_up)
+    # Without noise, which would drown what is to be told apart.
+    silent = replace(fed.method.mechanism, place="nowhere", noise_multiplier=0.0)
+    small = replace(fed.method, local=brief, mechanism=silent)
+    small_fed = rehearsal(replace(fed, method=small, streams=Streams(0)), made_up)
     message, _ = cohort_total(small_fed, Loop(), 1, somewhere, torch.tensor([0]))
     pieces = [piece.double().norm().item() for piece in torch.tensor_split(message, 8)]
     return [float(f"{piece:.3g}") for piece in pieces]

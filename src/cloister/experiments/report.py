@@ -57,7 +57,7 @@ def clients_table(folder: RunFolder) -> Table:
             "clients have one account: its certificate says what any of them has lost."
         )
     delta = description["delta"] or STRICT_DELTA
-    table = _table("client", "samples", "noise", "rounds", "steps", f"epsilon at {delta:g}", "budget")
+    table = _table("client", "samples", "noise", "rounds", "steps", f"spent at {delta:g}", "budget")
     spent: dict[tuple[object, ...], str] = {}
     for client, samples in enumerate(description["task"]["sizes"]):
         account = accounts.get(account_of(client), Account(account_of(client), None))

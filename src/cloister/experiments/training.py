@@ -64,7 +64,8 @@ class Training:
         """A new run, laid out in a folder if there is one."""
         fed, w, budgets = ready.fed, ready.w, ready.budgets
         state = fed.method.init(w)
-        start = Checkpoint(0, w, state, "", engines.describe(mapper), ready.fingerprint)
+        engine = {**engines.describe(mapper), "noise": fed.streams.run}
+        start = Checkpoint(0, w, state, "", engine, ready.fingerprint)
         if path is None:
             ledger = Ledger.create(None, configuration_hash(ready.description), budgets)
             return cls(ready, mapper, ledger, start, None, [])
@@ -83,6 +84,9 @@ class Training:
                     "resume with the same, or start a new run."
                 )
             kept, engine = folder.cut_metrics(at.round), mapper or engines.restore(at.engine)
+            # The noise that the run has had, whatever the model is that it was resumed with.
+            streams = replace(ready.fed.streams, run=str(at.engine["noise"]))
+            ready = replace(ready, fed=replace(ready.fed, streams=streams))
             if mapper is None and not engines.same_bits(at.engine, ready.fed.streams.repeatable):
                 ready = replace(ready, fed=_with_new_noise(ready.fed, len(ledger.entries)))
             training = cls(ready, engine, ledger, at, folder, kept)
@@ -154,7 +158,8 @@ class Training:
         if self.folder is not None:
             self._wait()
             engine = engines.describe(self.mapper)  # with what was chosen since the start
-            self.at = replace(self.at, engine={**engine, "renewed": not self.ready.fed.streams.repeatable})
+            streams = self.ready.fed.streams
+            self.at = replace(self.at, engine={**engine, "renewed": not streams.repeatable, "noise": streams.run})
             self._written = self._writer.submit(self.folder.save, self.at, self.ready.description)
 
     def _wait(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from cloister.params import Layout
-from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian
+from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian, Unpriced
 
 Settings = Mapping[str, Any]
 """Plain values that, with the name, say all about a joint: they are shown, hashed and certified."""
@@ -116,6 +116,10 @@ class Batching:
 
     def event(self, noise_multiplier: float, samples: int) -> Event:
         """What one step over a lot costs a client with so many samples."""
+        if self.lots is None:
+            return Unpriced(
+                "batches are cut from shuffled passes, and only secret lots that are drawn anew have a price"
+            )
         if self.lots == "fixed":
             return FixedSizeGaussian(noise_multiplier, min(self.batch, samples), samples)
         return PoissonGaussian(noise_multiplier, self.rate(samples))

@@ -147,6 +147,7 @@ class Mechanism:
     init: Callable[[Tensor], State] = _nothing
     correlate: Correlate | None = None
     separation: int = 1
+    for_samples: bool = False  # whether `price` is about one sample of a client, over its lots
 
     def __post_init__(self) -> None:
         places = get_args(Place)

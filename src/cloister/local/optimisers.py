@@ -62,4 +62,4 @@ def adam(lr: float, beta1: float = 0.9, beta2: float = 0.999, tiny: float = 1e-8
         w = state["w"] - lr / (1 - beta1**steps) * mean / scale
         return {"w": w, "mean": mean, "square": square, "steps": steps}
 
-    return Optimiser("adam", {"lr": lr, "beta1": beta1, "beta2": beta2}, init, step)
+    return Optimiser("adam", {"lr": lr, "beta1": beta1, "beta2": beta2, "tiny": tiny}, init, step)

@@ -10,6 +10,7 @@ What follows from g (momentum, Adam, the update, the server's mean) is computed 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -35,6 +36,15 @@ class Clipping:
 
     name: str
     sums: Sums
+    limit: Callable[[int], float] | None = None
+
+    def expect(self, active: int, size: int, threshold: float) -> None:
+        """Refuse limits on coordinates that leave more than the threshold of so many active ones."""
+        if self.limit is not None:
+            most = self.limit(size) * math.sqrt(active)
+            expect(
+                most <= threshold * (1 + 1e-9), f"coordinates within {threshold:g} together", most, "lower the limit"
+            )
 
 
 def by_norm() -> Clipping:
@@ -51,7 +61,7 @@ def by_coordinate(limit: Callable[[int], float]) -> Clipping:
     ) -> tuple[Tensor, Tensor]:
         return problem.clamped(w, batch, limit(w.shape[0]), active), torch.zeros_like(batch.mask, dtype=w.dtype)
 
-    return Clipping("coordinate", sums)
+    return Clipping("coordinate", sums, limit)
 
 
 Memory = Literal["kept", "reset"]
@@ -109,6 +119,7 @@ def dp_sgd(
     def step(problem: Problem, state: State, start: Tensor, batch: Batch, round: Tensor) -> State:
         size, mask = start.shape[0], state.get("active")
         clip: Tensor | float = threshold.start if follow is None else state["threshold"][0]
+        clipping.expect(size if active is None else kept_of(size, active), size, threshold.start)
         total, norms = clipping.sums(problem, state["w"], batch, clip, mask)
         noise = batch.noise[:size] if mask is None else batch.noise[:size] * mask
         gradient = (total + clip * noise) / batch.count

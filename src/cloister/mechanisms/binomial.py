@@ -79,6 +79,7 @@ def binomial(
         most_l2=message_norm(clip, range, levels, dimension),
         missing=lambda cohort: 0 if alone else max(0, shares - cohort),
         price=price,
+        for_samples=True,
     )
 
 

@@ -82,9 +82,14 @@ def cpsgd(
         released=_RELEASED[trusting],
         fit=fit,
         claims=claim(mode, "cpsgd"),
+        notes=(_KNOWN_COINS,) if trusting == "sum" else (),
     )
 
 
+_KNOWN_COINS = (
+    "the server, in rounds in which fewer clients took part than are counted on: it tosses the missing coins itself, "
+    "and against it only the others' count"
+)
 _RELEASED = {
     "message": "every client's message in every round, each private by itself, and so every model computed from them",
     "sum": "the sum of all clients' messages in every round, and so every model computed from these sums",

@@ -103,7 +103,7 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
         released=_released(method["released"], private, bool(events)),
         trusted=description["trust"],
         randomness=description["randomness"],
-        sampling_executed=[description["cohort"]["executed"], *([description["lots"]] if description["lots"] else [])],
+        sampling_executed=_executed(description),
         sampling_priced=priced_as(worst.events, "lots" if description["lots"] else "cohorts"),
         clip=_finite(description["bound_l2"]),
         clip_taken_for=description["bound_taken_for"],
@@ -125,6 +125,13 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
         ledger_seal=ledger.seal,
         versions=_versions(),
     )
+
+
+def _executed(description: Mapping[str, Any]) -> list[str]:
+    clients, lots = description["cohort"]["executed"], description["lots"]
+    if description["method"]["unit"] == "sample":
+        clients += ", as long as its budget pays for it"
+    return [clients, lots] if lots else [clients]
 
 
 def _price(spending: Spending, delta: float) -> Price:

@@ -64,9 +64,9 @@ def best_order(event: Event, count: int, delta: float) -> int:
     return int(min(orders, key=lambda order: epsilon_at(int(order), count * _divergence(event, int(order)), delta)))
 
 
-def filtered_epsilon(event: Event, count: int, delta: float) -> float:
-    """What so many releases of an event, known in advance, cost under a filter of the best order for them."""
-    order = best_order(event, count, delta)
+def filtered_epsilon(event: Event, count: int, delta: float, order: int | None = None) -> float:
+    """What so many releases of an event, known in advance, cost under a filter (of the best order for them)."""
+    order = order or best_order(event, count, delta)
     return epsilon_at(order, count * _divergence(event, order), delta)
 
 

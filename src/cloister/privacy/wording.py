@@ -87,8 +87,8 @@ def not_covered(description: Mapping[str, Any], delta: float, private: bool) -> 
     ]
     if description["randomness"] != "secure":
         gaps.append(
-            "simulation: cohorts and noise follow from a seed, and whoever knows the seed can remove the noise; for "
-            'a real release use randomness = "secure"'
+            "simulation: cohorts, lots and noise follow from a seed, and whoever knows the seed can remove the noise; "
+            'for a real release use randomness = "secure"'
         )
     copies = description["task"].get("copies", 1)
     if copies > 1 and samples:
@@ -154,7 +154,8 @@ def _noise(c: Certificate) -> str:
     if not c.noise_multiplier:
         return "none"
     taken = "" if c.clip_taken_for is None else f" of {c.clip_taken_for:g}, which the paper takes the bound for"
-    return f"{_noise_range(c.noise_multipliers or [c.noise_multiplier])}{taken}, {c.noise_place}"
+    falls = " to begin with" if c.filter is not None else ""
+    return f"{_noise_range(c.noise_multipliers or [c.noise_multiplier])}{falls}{taken}, {c.noise_place}"
 
 
 def _claim(claimed: Mapping[str, Any]) -> str:

@@ -2,10 +2,12 @@
 
 There are two ways. Book-keeping (`books.py`) takes one backward pass for the whole batch, for models made of layers
 that it knows. The other (`alone.py`) runs every sample as a batch of one, whatever the model. Which one a model gets is
-found out by trying, when it is first asked for: book-keeping only where it agrees with the other, so that a model that
-mixes samples in its forward pass never gets it.
+found out by trying, when it is first asked for: book-keeping only where it agrees with the other, on made-up samples of
+several kinds. That is how a model that mixes samples in its forward pass is found out, and given the other way.
 
-Guarantee: one sample, whatever its data, moves the sum of clipped gradients by no more than the clip.
+Guarantee: one sample, whatever its data, moves the sum of clipped gradients by no more than the clip; for book-keeping,
+of a model whose forward pass treats samples apart. (One that mixes them only for inputs unlike all that were tried
+would not be found out.)
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -74,24 +76,43 @@ def fitting(model: Model, inputs: Tensor, labels: Tensor) -> SampleGradients:
 
 
 def _fitting(model: Model, inputs: Tensor, labels: Tensor) -> SampleGradients:
-    w, batch = _made_up(model, inputs, labels)
-    layers, alone = layers_of(model, w, batch), Alone(model)
+    w, batches = _parameters(model, inputs.device), _made_up(model, inputs, labels)
+    _expect_samples_apart(model, batches)
+    layers, alone = layers_of(model, w, batches[0]), Alone(model)
+    books = None if layers is None else BookKeeping(model, layers)
+    for batch in batches:
+        expected = _sums(alone, w, batch)
+        if books is not None and not _close(_sums(books, w, batch), expected):
+            books = None
+    return books or alone
+
+
+def _sums(way: SampleGradients, w: Tensor, batch: Batch) -> Tensor:
+    """What is compared: sums, not clipped and clipped, and the sum of each sample by itself."""
     try:
-        sums, norms = alone.clipped(torch.func.grad, w, batch, torch.inf, None)
-        clip = float(norms.mean()) / 2
-        sums = torch.stack([sums, alone.clipped(torch.func.grad, w, batch, clip, None)[0]])
+        total, norms = way.clipped(torch.func.grad, w, batch, torch.inf, None)
+        some = [replace(batch, mask=torch.arange(len(batch.mask), device=w.device) == i) for i in range(2)]
+        rest = [way.clipped(torch.func.grad, w, one, torch.inf, None)[0] for one in some]
+        clip = float(norms.median()) / 2 + torch.finfo(w.dtype).tiny
+        return torch.stack([total, way.clipped(torch.func.grad, w, batch, clip, None)[0], *rest])
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CloisterError(
             f"Expected a model that takes a single sample, found that it fails ({reason}): keep the batch as the first "
             "dimension, also where it is 1, and write what depends on inputs as torch.where."
         ) from error
-    if layers is None:
-        return alone
-    books = BookKeeping(model, layers)
-    found = [books.clipped(torch.func.grad, w, batch, limit, None) for limit in (torch.inf, clip)]
-    agree = _close(torch.stack([total for total, _ in found]), sums) and _close(found[0][1][:, None], norms[:, None])
-    return books if agree and bool((norms > 0).all()) else alone
+
+
+def _expect_samples_apart(model: Model, batches: list[Batch]) -> None:
+    """Refuse a view in which one sample changes what is seen of another: nothing after it could be clipped right."""
+    for batch in batches:
+        seen = model.see(batch, model.dtype)
+        other = replace(batch, inputs=torch.cat([batch.inputs[:1], batch.inputs[1:].flip(0) * 0]))
+        if not torch.equal(seen[:1].nan_to_num(), model.see(other, model.dtype)[:1].nan_to_num()):
+            raise CloisterError(
+                "Expected a view that looks at every sample by itself, found that one sample changes what is seen of "
+                "another: compute statistics over the batch beforehand, from public data, and keep them fixed."
+            )
 
 
 def _close(rows: Tensor, others: Tensor, tolerance: float = 1e-4) -> bool:
@@ -99,32 +120,40 @@ def _close(rows: Tensor, others: Tensor, tolerance: float = 1e-4) -> bool:
     return bool(((rows - others).norm(dim=1) <= tolerance * others.norm(dim=1)).all())
 
 
-def _made_up(model: Model, inputs: Tensor, labels: Tensor, count: int = 3) -> tuple[Tensor, Batch]:
-    """Random parameters and random samples, like the given ones but nobody's."""
-    device, random = inputs.device, torch.Generator().manual_seed(0)
-
-    def some_of(values: Tensor, shape: tuple[int, ...]) -> Tensor:
-        return values[torch.randint(len(values), shape, generator=random).to(device)]
-
-    shape = (count, *inputs.shape[1:])
-    if inputs.is_floating_point():
-        made = torch.randn(shape, generator=random, dtype=torch.float64).to(inputs)
-    elif inputs.dtype == torch.uint8:
-        made = torch.randint(256, shape, generator=random).to(inputs)
-    else:
-        made = some_of(inputs.flatten(), shape)
-    # Wide layers get small weights: numbers keep their size on the way, and no activation saturates.
+def _parameters(model: Model, device: torch.device) -> Tensor:
+    """Random ones. Wide layers get small weights: numbers keep their size on the way, and no activation saturates."""
+    random = torch.Generator().manual_seed(0)
     pieces = [
         torch.randn(shape.numel(), generator=random, dtype=torch.float64) / shape[1:].numel() ** 0.5
         for shape in model.layout.shapes
     ]
-    batch = Batch(
-        inputs=made,
-        labels=some_of(labels, (count,)),
-        mask=torch.ones(count, dtype=torch.bool, device=device),
-        count=torch.tensor(count, device=device),
-        key=torch.zeros((), dtype=torch.int64, device=device),
-        live=torch.ones((), dtype=torch.bool, device=device),
-        noise=torch.zeros(0, dtype=model.dtype, device=device),
-    )
-    return torch.cat(pieces).to(device, model.dtype), batch
+    return torch.cat(pieces).to(device, model.dtype)
+
+
+def _made_up(model: Model, inputs: Tensor, labels: Tensor, count: int = 5) -> list[Batch]:
+    """Batches of random samples, like the given ones but nobody's: as they come, mostly zero, small and large."""
+    device, random = inputs.device, torch.Generator().manual_seed(1)
+    shape = (count, *inputs.shape[1:])
+    seldom = torch.rand(shape, generator=random) < 0.1
+    seldom[1:] &= torch.rand(shape, generator=random)[1:] < 0.1  # and one of them less so than the others
+    seldom.view(count, -1)[0, 0] = True
+    if inputs.is_floating_point():
+        made = torch.randn(shape, generator=random, dtype=torch.float64)
+        found = [made, made * seldom, made * 1e-3, made * seldom * 1e3]
+    else:
+        most = 256 if inputs.dtype == torch.uint8 else 2  # pixels, or tokens
+        made = torch.randint(most, shape, generator=random)
+        found = [made, made * seldom]
+    real = torch.ones(count, dtype=torch.bool, device=device)
+    return [
+        Batch(
+            inputs=some.to(inputs),
+            labels=labels[:1].repeat(count, *[1] * (labels.dim() - 1)) * 0,
+            mask=real,
+            count=torch.tensor(count, device=device),
+            key=torch.zeros((), dtype=torch.int64, device=device),
+            live=real.any(),
+            noise=torch.zeros(0, dtype=model.dtype, device=device),
+        )
+        for some in found
+    ]

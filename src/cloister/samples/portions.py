@@ -44,6 +44,10 @@ class Written:
         return tuple(factors @ block.nan_to_num_(0.0, 0.0, 0.0) for block in self.blocks)
 
 
+_MOST_INPUT = 1e18
+"""Inputs of a larger norm count as infinite: g, scaled down for them, would be too small a number to be precise."""
+
+
 @dataclass(frozen=True)
 class Outer:
     """g a^T and, for a bias, g: of one position, where the norm is a product of norms."""
@@ -57,7 +61,8 @@ class Outer:
         if self.masks is None:
             # What is lost of one factor, the other could make large.
             outputs = squared_norms(self.g) + lost(self.g.shape[1], self.g.dtype)
-            return outputs * (squared_norms(self.a) + (lost(self.a.shape[1], self.a.dtype) + self.biased))
+            inputs = squared_norms(self.a) + (lost(self.a.shape[1], self.a.dtype) + self.biased)
+            return outputs * torch.where(inputs < _MOST_INPUT**2, inputs, torch.inf)
         g, a = self.g.double().square(), self.a.double().square()
         weights = self.masks[0].double().view(g.shape[1], a.shape[1])
         squares = (g @ weights * a).sum(1)
