@@ -139,7 +139,7 @@ def _made_up(model: Model, inputs: Tensor, labels: Tensor, count: int = 5) -> li
     seldom.view(count, -1)[0, 0] = True
     if inputs.is_floating_point():
         made = torch.randn(shape, generator=random, dtype=torch.float64)
-        found = [made, made * seldom, made * 1e-3, made * seldom * 1e3]
+        found = [made, made * seldom, made * 1e-3, made.abs() * seldom * 1e3]
     else:
         most = 256 if inputs.dtype == torch.uint8 else 2  # pixels, or tokens
         made = torch.randint(most, shape, generator=random)
