@@ -157,6 +157,6 @@ def _pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, "noise", initializer=torch.set_num_threads, initargs=(1,))
 
 
-_WORTH_THREADS = 2**16
+_WORTH_THREADS = 2**21
 AHEAD = 2**18
 """About how many numbers are drawn at once for a client."""
