@@ -20,7 +20,7 @@ from contract.audit import AUDITS
 from contract.catalogue import METHODS, cohorts_for, fed_of
 
 ENGINES = [*ON_CPU, Graphed(chunk=1000), Graphed(chunk=3), Graphed(chunk=1000, compiled=True)]
-COMPILED = ("dp_fedavg epochs", "lus", "dp_fedsam_top_k", "ddgauss")  # it takes a quarter of a minute each
+COMPILED = ("dp_fedavg epochs", "lus", "dp_fedsam_top_k", "ddgauss", "pfl")  # it takes a quarter of a minute each
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -70,8 +70,7 @@ class Outer:
 
     def weighted(self, factors: Tensor) -> tuple[Tensor, ...]:
         g = finite(self.g) * factors[:, None]
-        inputs = finite(self.a) if self.a.is_cuda else self.a.nan_to_num_(0.0, 0.0, 0.0)  # a copy takes twice as long
-        weights = (g.t() @ inputs).flatten()
+        weights = (g.t() @ finite(self.a)).flatten()
         return (weights, g.sum(0)) if self.biased else (weights,)
 
 
