@@ -87,7 +87,8 @@ def opacus_round(work: Work, fed: Federation, module: nn.Module, w: Tensor, lots
 def engines_for(device: str, work: Work) -> dict[str, Engine]:
     if device == "cuda":
         return {"graphed": Graphed(work.cohort), "compiled": Graphed(work.cohort, compiled=True)}
-    return {"vectorised": Vectorised(work.cohort), "loop": Loop(), "loop x2": Loop(workers=torch.get_num_threads())}
+    half = Vectorised(-(-work.cohort // 2))  # which the cache may hold
+    return {"vectorised": Vectorised(work.cohort), "in halves": half, "loop": Loop(workers=torch.get_num_threads())}
 
 
 def measure(suite: Suite, name: str, rounds: int, precision: str) -> None:
