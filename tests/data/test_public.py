@@ -208,7 +208,8 @@ def test_public_digits_and_their_neighbours():
 
 
 def test_the_key_reaches_the_data():
-    from cloister.experiments.config import MEANINGS, build_task
+    from cloister.experiments.config import build_task
+    from cloister.experiments.meanings import MEANINGS
 
     task, _ = build_task({"data": "digits", "public": 50})
     assert len(task.public[1]) == 50

@@ -9,7 +9,8 @@ import pytest
 from cloister import methods
 from cloister.errors import CloisterError
 from cloister.experiments.compare import planned
-from cloister.experiments.config import MEANINGS, all_keys, build, load
+from cloister.experiments.config import all_keys, build, load
+from cloister.experiments.meanings import MEANINGS
 
 GOOD = {"clip": 1.0, "steps": 2, "rate": 0.5, "rounds": 3, "epsilon": 4.0, "delta": 1e-3, "clients": 40}
 ALL = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))

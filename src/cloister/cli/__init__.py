@@ -34,7 +34,8 @@ class _RunCommand(TyperCommand):
     """`cloister run`, whose help lists every key; the list is made only when somebody asks for it."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from cloister.experiments.config import MEANINGS, PARTS, all_keys
+        from cloister.experiments.config import PARTS, all_keys
+        from cloister.experiments.meanings import MEANINGS
 
         groups: dict[str, list[tuple[str, str]]] = {}
         for key in all_keys():

@@ -161,7 +161,7 @@ def methods_table(cards: Mapping[str, Card]) -> Table:
 
 def keys_table(keys: Sequence[Key]) -> Table:
     """Keys with their defaults and what they mean."""
-    from cloister.experiments.config import MEANINGS
+    from cloister.experiments.meanings import MEANINGS
 
     table = _table("key", "default", "meaning")
     table.columns[0].no_wrap = True

@@ -28,7 +28,6 @@ is SHA-256 over the previous line's seal and this line's content.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -41,6 +40,7 @@ from cloister.errors import BudgetExceeded, CloisterError, Corrupted, expect_cou
 from cloister.privacy.accounting import Accountant, PrivacyLoss
 from cloister.privacy.events import Event, from_json, to_json
 from cloister.privacy.filters import FilteredLoss
+from cloister.privacy.ledger_file import open_locked, seal, verify, write_again
 
 _FORMAT = "cloister ledger 2"
 _KNOWN = (_FORMAT, "cloister ledger 1")  # which had one release to one unit in every line
@@ -104,7 +104,7 @@ class Ledger:
         if path is not None:
             if path.exists():
                 raise CloisterError(f"Expected no ledger at {path}, found one: choose another folder or resume it.")
-            ledger._descriptor = _open_locked(path, os.O_CREAT | os.O_EXCL)
+            ledger._descriptor = open_locked(path, os.O_CREAT | os.O_EXCL)
         header = {"format": _FORMAT, "subject": subject, "budgets": {u: asdict(b) for u, b in budgets.items()}}
         ledger._write_all([header])
         ledger.settle()
@@ -115,11 +115,11 @@ class Ledger:
         """Read and verify a ledger; `writable` also locks it and drops a torn last line."""
         if not path.is_file():
             raise CloisterError(f"Expected a ledger at {path}, found none: name the folder of a run.")
-        descriptor = _open_locked(path) if writable else None
+        descriptor = open_locked(path) if writable else None
         try:
             ledger = cls._read(path)
             if descriptor is not None:
-                _write_again(path, descriptor)
+                write_again(path, descriptor)
         except BaseException:
             if descriptor is not None:
                 os.close(descriptor)
@@ -130,7 +130,7 @@ class Ledger:
     @classmethod
     def _read(cls, path: Path) -> Self:
         whole = path.read_bytes().rpartition(b"\n")[0]
-        seals, contents = _verify(path, whole.split(b"\n") if whole else [])
+        seals, contents = verify(path, whole.split(b"\n") if whole else [])
         if not contents or contents[0].get("format") not in _KNOWN:
             raise Corrupted(f"Expected a ledger of the format {_FORMAT!r} at {path}: restore it from a backup.")
         header = contents[0]
@@ -270,7 +270,7 @@ class Ledger:
             return
         seals, lines = self.seals[-1:], b""
         for content in contents:
-            seals.append(_seal(seals[-1] if seals else "", content))
+            seals.append(seal(seals[-1] if seals else "", content))
             lines += (json.dumps({**content, "seal": seals[-1]}, sort_keys=True) + "\n").encode()
         if self.path is not None:
             if self._descriptor is None:
@@ -324,58 +324,3 @@ def _refusal(unit: str, budget: Budget | None, after: PrivacyLoss | FilteredLoss
         f"Expected epsilon <= {budget.epsilon:g} for {unit} at delta {budget.delta:g}, found {cost:.4f} after round "
         f"{round}: stop here, or start a run with more noise or fewer rounds."
     )
-
-
-def _seal(previous: str, content: dict[str, Any]) -> str:
-    return hashlib.sha256((previous + json.dumps(content, sort_keys=True)).encode()).hexdigest()
-
-
-def _verify(path: Path, lines: list[bytes]) -> tuple[list[str], list[dict[str, Any]]]:
-    seals: list[str] = []
-    contents: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            content = json.loads(line)
-            found = content.pop("seal")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            found, content = None, {}
-        seal = _seal(seals[-1] if seals else "", content)
-        if found != seal:
-            raise Corrupted(
-                f"Expected line {number} of {path} to match its seal, found that it was altered: the ledger can "
-                "no longer prove what was spent, so restore it from a backup."
-            )
-        seals.append(seal)
-        contents.append(content)
-    return seals, contents
-
-
-def _write_again(path: Path, descriptor: int) -> None:
-    """Drop a torn last line and put every byte that stays on the disk, now.
-
-    What an interrupted process wrote may not have got there, and after a failed sync the system may take it for
-    written: only what is written again is sure to be synced.
-    """
-    whole = path.read_bytes()
-    whole = whole[: whole.rfind(b"\n") + 1]
-    os.ftruncate(descriptor, len(whole))
-    with path.open("r+b") as file:
-        file.write(whole)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _open_locked(path: Path, flags: int = 0) -> int:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | flags, 0o644)
-    try:
-        import fcntl
-    except ImportError:  # no advisory locks on this system; two writers would break the chain of seals, visibly
-        return descriptor
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise CloisterError(
-            f"Expected to be the only writer of {path}, found another process at work on this run: wait for it."
-        ) from None
-    return descriptor
