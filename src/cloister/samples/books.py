@@ -6,6 +6,7 @@ So the backward pass goes through the outputs alone, and no gradient of a weight
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,11 +109,11 @@ class _Calls(TorchFunctionMode):
                 return self.returned(call, kind, weight, bias, lambda: func(*args, **kwargs))
         return func(*args, **kwargs)
 
+    @abstractmethod
     def returned(
         self, call: Call, kind: type[Layer], weight: str | None, bias: str | None, plainly: Callable[[], Tensor]
     ) -> Tensor:
         """What such a call returns."""
-        raise NotImplementedError
 
 
 class _Tapping(_Calls):

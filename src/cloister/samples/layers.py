@@ -7,6 +7,7 @@ it is that with respect to the output, sample by sample.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ class Call(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layer:
+class Layer(ABC):
     """One call in a model's forward pass: the names of its trainable parameters, and the shapes of one sample."""
 
     weight: str | None
@@ -57,17 +58,17 @@ class Layer:
         """A bias in a shape that broadcasts to the output."""
         return vector
 
+    @abstractmethod
     def tapped(self, call: Call, bias: Tensor | None, tap: Tensor) -> tuple[Tensor, Tensor]:
         """The output with the tap, and what has to be kept; `bias` is one that is not trained."""
-        raise NotImplementedError
 
+    @abstractmethod
     def portion(self, kept: Tensor, g: Tensor, masks: Masks, written: bool) -> Portion:
         """The samples' gradients; `written` asks for them row by row."""
-        raise NotImplementedError
 
+    @abstractmethod
     def numbers(self) -> int:
         """About how many numbers a sample's portion takes."""
-        raise NotImplementedError
 
 
 class Dense(Layer):
@@ -159,13 +160,13 @@ class Norm(Layer):
     def fits(self) -> bool:
         return self.input == self.output
 
+    @abstractmethod
     def normal(self, call: Call) -> Tensor:
         """Without scale and shift."""
-        raise NotImplementedError
 
+    @abstractmethod
     def gathered(self, entries: Tensor) -> Tensor:
         """The sum [b, n] over all entries that share a scale."""
-        raise NotImplementedError
 
     def tapped(self, call: Call, bias: Tensor | None, tap: Tensor) -> tuple[Tensor, Tensor]:
         tap = tap if bias is None else tap + self.spread(bias)
