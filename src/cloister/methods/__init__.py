@@ -46,8 +46,12 @@ CATALOGUE: dict[str, Callable[..., Method]] = {
     )
 }
 
-USUAL: dict[str, dict[str, str]] = {"fed_spa": {"server": "adam"}}
-"""Parts that a method comes with, where they are not what others come with."""
+USUAL: dict[str, dict[str, str]] = {
+    name: {"cohort": "everyone"} | ({"server": "adam"} if name == "fed_spa" else {})
+    for name, card in CARDS.items()
+    if card.unit == "sample"
+}
+"""Parts that a method comes with, where they are not what others come with: who takes part hides no sample."""
 
 __all__ = [
     "CARDS",
