@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 import cloister as cl
 from cloister.data import Task
 from cloister.engine import Loop, Vectorised
+from cloister.experiments import training
 from cloister.federation import Federation
 from cloister.joints import Cohort, Method
 from cloister.privacy.ledger import Ledger
@@ -21,6 +23,27 @@ from cloister.streams import Streams
 torch.set_num_threads(1)
 
 ENGINES = [Loop(), Vectorised(chunk=1000), Vectorised(chunk=3)]
+
+
+class Killed(BaseException):
+    """What ends a run at once, and nothing catches."""
+
+
+@contextmanager
+def killed_in_round(monkeypatch: pytest.MonkeyPatch, at: int) -> Iterator[None]:
+    """The run in here is killed when its `at`-th round is about to begin."""
+    rounds, real = [], training.run_round
+
+    def dying(*args):
+        rounds.append(1)
+        if len(rounds) == at:
+            raise Killed
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "run_round", dying)
+        with pytest.raises(Killed):
+            yield
 
 
 def toy_task(sizes: tuple[int, ...] = (7, 3, 1, 0, 12, 5, 4, 2), features: int = 6, seed: int = 0) -> Task:

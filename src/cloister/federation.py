@@ -65,7 +65,7 @@ class Federation:
 
     @property
     def each(self) -> bool:
-        """Whether every client's message is private by itself, and every client has an account of its own."""
+        """Whether samples are protected, and every client has an account of its own for them."""
         return self.method.unit == "sample"
 
     def noise_of(self, client: int) -> float:
@@ -95,12 +95,9 @@ class Federation:
         for client in members:
             key = (self.noise_of(client) * tempered, int(sizes[client]))
             if key[1]:
-                known[key] = known[key] if key in known else self._bill(*key)
+                known[key] = known[key] if key in known else bill_of(self.method, *key, self.copies)
                 found[account_of(client)] = known[key]
         return found
-
-    def _bill(self, noise: float, samples: int) -> Bill:
-        return bill_of(self.method, noise, samples, self.copies)
 
     @property
     def denominator(self) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -104,16 +103,8 @@ class KeyedDropout(TorchFunctionMode):
             return input
         self.calls += 1
         shape = input.shape[:2] + (1,) * (input.dim() - 2) if whole else input.shape
-        keep = self._uniform(fold(self.key, self.calls), shape) >= p
+        keep = uniform(fold(self.key, self.calls), shape, self.slot) >= p
         return torch.where(keep, input / (1 - p) if p < 1 else input, torch.zeros_like(input))
-
-    def _uniform(self, key: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
-        if self.slot is None:
-            return uniform(key, shape)
-        # What `uniform` draws for a whole batch, from this sample's place on.
-        count = math.prod(shape)
-        bits = fold(key, torch.arange(count, device=key.device) + self.slot * count)
-        return (((bits >> 40) & 0xFFFFFF).to(torch.float32) * 2.0**-24).view(shape)
 
 
 # Each function, and whether it drops whole channels.

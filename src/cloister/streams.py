@@ -185,10 +185,11 @@ def fold(key: Tensor, position: Tensor | int) -> Tensor:
     return mix(key + ~position * -_GOLDEN)
 
 
-def uniform(key: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
-    """Uniform float32 draws from [0, 1) under one key."""
+def uniform(key: Tensor, shape: torch.Size | tuple[int, ...], skip: Tensor | None = None) -> Tensor:
+    """Uniform float32 draws from [0, 1) under one key, after `skip` times as many others."""
     count = math.prod(shape)
-    bits = fold(key, torch.arange(count, device=key.device))
+    places = torch.arange(count, device=key.device)
+    bits = fold(key, places if skip is None else places + skip * count)
     return (_shift_right(bits, 40).to(torch.float32) * 2.0**-24).view(shape)
 
 

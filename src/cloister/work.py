@@ -168,11 +168,12 @@ def work_of(
     phases: list[Batches] = []
     for number, (phase, shape) in enumerate(zip(fed.method.local.phases, shapes, strict=True)):
         drawn = lots[number] if lots else None
-        steps = shape.steps if drawn is None else drawn.samples.shape[1]
-        keys = fold((fold(own, -1 - number) if number else own)[:, None], torch.arange(steps, device=clients.device))
         if drawn is not None:
             phases.append(_of_lots(fed, drawn, w, clients))
-        elif phase.batching.again:
+            continue
+        step = torch.arange(shape.steps, device=clients.device)
+        keys = fold((fold(own, -1 - number) if number else own)[:, None], step)
+        if phase.batching.again:
             phases.append(_last_again(phases[-1], keys))
         else:
             shuffle = fold(batch_key, -1 - number) if number else batch_key

@@ -17,6 +17,7 @@ from cloister.experiments.folder import RunFolder
 from cloister.methods import CARDS, CATALOGUE
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.events import Covered, DiscreteGaussianSum, FixedSizeGaussian, Gaussian, PoissonGaussian
+from conftest import Killed, killed_in_round
 
 TASK = cl.data.digits(clients=40, public=60)
 LOCAL = {"lr": 0.5, "batch": 8, "steps": 2}
@@ -39,23 +40,9 @@ def vector(run) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in run.model.parameters()])
 
 
-class Killed(BaseException):
-    pass
-
-
 def interrupted(monkeypatch, method, folder, at: int, **more) -> None:
-    rounds, real = [], training.run_round
-
-    def dying(*args):
-        rounds.append(1)
-        if len(rounds) == at:
-            raise Killed
-        return real(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "run_round", dying)
-        with pytest.raises(Killed):
-            go(method, folder=folder, checkpoint_every=2, **more)
+    with killed_in_round(monkeypatch, at):
+        go(method, folder=folder, checkpoint_every=2, **more)
 
 
 @pytest.mark.parametrize("name", [name for name in CATALOGUE if name != "fedavg"])

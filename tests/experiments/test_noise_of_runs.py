@@ -10,9 +10,8 @@ from torch import nn
 
 import cloister as cl
 from cloister.errors import CannotPrice, CloisterError, Corrupted
-from cloister.experiments import training
 from cloister.experiments.prepare import prepare
-from conftest import federation, toy_task
+from conftest import federation, killed_in_round, toy_task
 
 LOUD = cl.methods.pfl(clip=0.5, batch=8, epochs=2, epoch="lot", noise_multiplier=20.0)
 
@@ -56,18 +55,8 @@ def test_runs_of_other_models_weights_or_data_have_other_noise(method):
 
 
 def interrupted(folder, monkeypatch, **more):
-    rounds, real = [], training.run_round
-
-    def dying(*args):
-        rounds.append(1)
-        if len(rounds) == 4:
-            raise KeyboardInterrupt
-        return real(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "run_round", dying)
-        with pytest.raises(KeyboardInterrupt):
-            go(folder, **more)
+    with killed_in_round(monkeypatch, at=4):
+        go(folder, **more)
 
 
 def go(folder, **more):

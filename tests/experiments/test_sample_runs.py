@@ -16,7 +16,6 @@ from dp_accounting.rdp import RdpAccountant, compute_epsilon
 import cloister as cl
 from cloister.cli import main
 from cloister.errors import CloisterError
-from cloister.experiments import training
 from cloister.experiments.folder import RunFolder
 from cloister.federation import fitted
 from cloister.joints import Method
@@ -26,6 +25,7 @@ from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.events import FixedSizeGaussian, PoissonGaussian
 from cloister.privacy.filters import epsilon_at, room_at
 from cloister.privacy.ledger import Bill, Budget, Ledger
+from conftest import killed_in_round
 
 SIZES = (16, 40, 9, 40)
 BATCH, DELTA = 8, 1e-3
@@ -214,30 +214,16 @@ def test_what_a_filter_promises_is_certified_and_not_what_was_spent(followed):
         go(adaptive(), replace(people(), public=None), epsilon=3.0)
 
 
-class Killed(BaseException):
-    pass
-
-
-def killed_in_round(monkeypatch, at: int, method: Method, task: cl.data.Task | None = None, **more) -> None:
-    rounds, real = [], training.run_round
-
-    def dying(*args):
-        rounds.append(1)
-        if len(rounds) == at:
-            raise Killed
-        return real(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "run_round", dying)
-        with pytest.raises(Killed):
-            go(method, task, checkpoint_every=3, **more)
+def killed(monkeypatch, at: int, method: Method, task: cl.data.Task | None = None, **more) -> None:
+    with killed_in_round(monkeypatch, at):
+        go(method, task, checkpoint_every=3, **more)
 
 
 def test_a_killed_run_goes_on_with_what_its_clients_kept(followed, tmp_path, monkeypatch):
     """Adam's state, thresholds, losses, the noise, and who has dropped out: the same bits, and the same ledger."""
     whole, folder = followed
     again = {"epsilon": [3.0, 4.0, 5.0, 6.0], "rounds": 14, "folder": tmp_path / "r"}
-    killed_in_round(monkeypatch, len(whole.history), adaptive(), MANY, **again)
+    killed(monkeypatch, len(whole.history), adaptive(), MANY, **again)
     resumed = go(adaptive(), MANY, resume=True, **again)
     for mine, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(mine, other)
@@ -249,7 +235,7 @@ def test_a_killed_run_goes_on_with_what_its_clients_kept(followed, tmp_path, mon
 
 def test_with_secure_randomness_a_round_that_is_played_again_is_paid_again(tmp_path, monkeypatch):
     more = {"rounds": 6, "folder": tmp_path / "r", "randomness": "secure"}
-    killed_in_round(monkeypatch, 5, pfl(), **more)
+    killed(monkeypatch, 5, pfl(), **more)
     run = go(pfl(), resume=True, **more)
     for client, steps in enumerate(STEPS):
         entries = books(tmp_path / "r")[name(client)]

@@ -74,10 +74,8 @@ class Spending:
     @property
     def worst(self) -> Account:
         """The account that has lost most."""
-        costs = [
-            (loss.epsilon(0.01), account.releases) for loss, account in zip(self.losses, self.accounts, strict=True)
-        ]
-        return self.accounts[max(range(len(costs)), key=costs.__getitem__)]
+        costs = [loss.epsilon(_SOME_DELTA) for loss in self.losses]
+        return max(zip(costs, self.accounts, strict=True), key=lambda found: (found[0], found[1].releases))[1]
 
     @property
     def order(self) -> int | None:
