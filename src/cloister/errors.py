@@ -27,6 +27,10 @@ class Corrupted(CloisterError):
     """A file of a run is not what was written."""
 
 
+class RepeatedRounds(UserWarning):
+    """A resumed run computes rounds again that were charged, with other noise, and pays for them again."""
+
+
 def expect(condition: bool, expectation: str, found: object, remedy: str) -> None:
     """Raise `CloisterError` in the house's one form unless the condition holds.
 

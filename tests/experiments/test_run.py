@@ -11,8 +11,10 @@ from safetensors.torch import load_file
 
 import cloister as cl
 from cloister import engine as engines
-from cloister.errors import CloisterError, Corrupted
+from cloister.engine import Loop, arithmetic, remembered
+from cloister.errors import CloisterError, Corrupted, RepeatedRounds
 from cloister.experiments.folder import RunFolder
+from cloister.experiments.metrics import Metrics
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.events import PoissonGaussian
 from conftest import toy_task
@@ -62,16 +64,63 @@ def test_secure_randomness_is_not_reproducible():
     assert not torch.equal(vector(go(randomness="secure")), vector(go(randomness="secure")))
 
 
+PLAIN = {"method": cl.methods.fedavg(lr=0.5, steps=2), "epsilon": None, "dtype": "float64"}
+
+
 def test_auto_chooses_an_engine_without_changing_the_result():
-    chosen, given = go(engine="auto", dtype="float64"), go(engine="loop", dtype="float64")
+    chosen, given = go(engine="auto", **PLAIN), go(engine="loop", **PLAIN)
     assert chosen.engine in ("loop", "vectorised")
     torch.testing.assert_close(vector(chosen), vector(given), rtol=1e-10, atol=1e-12)
 
 
 def test_memory_makes_chunks_and_nothing_else(tmp_path):
-    small = go(memory=200_000, folder=tmp_path / "a", dtype="float64")
+    small = go(memory=200_000, folder=tmp_path / "a", **PLAIN)
     assert RunFolder.open(tmp_path / "a").load("cpu").engine["chunk"] < 20
-    torch.testing.assert_close(vector(small), vector(go(dtype="float64")), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(vector(small), vector(go(**PLAIN)), rtol=1e-10, atol=1e-12)
+
+
+def test_what_was_chosen_once_is_chosen_again(tmp_path, monkeypatch):
+    """The choice is made by a clock, and noise depends on it: a seed must give the same run on the same machine."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tried = []
+    monkeypatch.setattr(remembered, "_IN_THIS_PROCESS", {})
+    monkeypatch.setattr(engines, "choose", lambda *_: tried.append(1) or engines.Loop())
+    first = go(engine="auto")
+    monkeypatch.setattr(engines, "choose", lambda *_: tried.append(1) or engines.Vectorised(7))
+    for forgetful in ({}, None, {}):  # in this process, and from the file
+        if forgetful is not None:
+            monkeypatch.setattr(remembered, "_IN_THIS_PROCESS", forgetful)
+        assert torch.equal(vector(go(engine="auto")), vector(first))
+    assert len(tried) == 1
+    remembered.cache_file().write_text("{]")
+    monkeypatch.setattr(remembered, "_IN_THIS_PROCESS", {})
+    assert go(engine="auto").engine == "vectorised", "a damaged file is no reason to fail"
+    assert go(engine="auto", memory=10**6, rounds=7).engine == "vectorised"
+    assert len(tried) == 3
+
+
+@pytest.mark.parametrize("other", ["loop", "two workers", "chunks", "threads", "processor"])
+def test_runs_that_round_differently_do_not_share_their_noise(monkeypatch, other):
+    """One and two workers differ by 2e-8: under the same noise, their difference is what was rounded."""
+    loud = {"method": cl.methods.dp_fedavg(clip=0.1, lr=0.1, steps=1, noise_multiplier=50.0), "epsilon": None}
+    first = vector(go(**loud, rounds=1, engine="vectorised"))
+    assert torch.equal(first, vector(go(**loud, rounds=1, engine="vectorised")))
+    more = {"engine": "loop"} if other == "loop" else {"engine": "vectorised"}
+    if other == "two workers":
+        more = {"engine": "loop"}
+        first = vector(go(**loud, rounds=1, engine="loop"))
+        monkeypatch.setattr(engines, "build", lambda *_: Loop(workers=2))
+    if other == "chunks":
+        more["memory"] = 200_000
+    if other in ("threads", "processor"):
+        monkeypatch.setattr(engines, "arithmetic", elsewhere(**{other: 7}))
+    assert (vector(go(**loud, rounds=1, **more)) - first).norm() > 0.5 * first.norm()
+
+
+def elsewhere(**change):
+    """`engine.arithmetic` of another machine."""
+    real = arithmetic
+    return lambda device: {**real(device), **change}
 
 
 def test_a_run_halts_at_its_budget():
@@ -120,7 +169,8 @@ def kill_at(monkeypatch, place: str, call: int) -> None:
     module, name = place.rsplit(".", 1)
     import importlib
 
-    owner = importlib.import_module(module) if not module.endswith("RunFolder") else RunFolder
+    classes = {"RunFolder": RunFolder, "Metrics": Metrics}
+    owner = classes.get(module.rpartition(".")[2]) or importlib.import_module(module)
     original, calls = getattr(owner, name), [0]
 
     def dying(*args, **kwargs):
@@ -138,7 +188,7 @@ def kill_at(monkeypatch, place: str, call: int) -> None:
         ("cloister.round._with_the_servers_noise", 1),
         ("cloister.round._with_the_servers_noise", 4),
         ("cloister.experiments.training.run_round", 6),
-        ("cloister.experiments.folder.RunFolder.append_metrics", 3),
+        ("cloister.experiments.metrics.Metrics.append", 3),
         ("cloister.experiments.folder.RunFolder.save", 2),
         ("cloister.experiments.folder.RunFolder.save", 4),
         ("cloister.experiments.folder.RunFolder.finish", 1),
@@ -173,42 +223,75 @@ def test_a_resumed_secure_run_pays_again_for_what_it_repeats(tmp_path, monkeypat
         with pytest.raises(Killed):
             go(method=noise, epsilon=None, folder=tmp_path / "r", randomness="secure", checkpoint_every=2)
     assert len(RunFolder.open(tmp_path / "r").ledger().entries) == 5
-    go(method=noise, epsilon=None, folder=tmp_path / "r", randomness="secure", checkpoint_every=2, resume=True)
+    with pytest.warns(RepeatedRounds, match="round 5, .* secure randomness"):
+        go(method=noise, epsilon=None, folder=tmp_path / "r", randomness="secure", checkpoint_every=2, resume=True)
     entries = RunFolder.open(tmp_path / "r").ledger().entries
     assert [entry.round for entry in entries] == [1, 2, 3, 4, 5, 5, 6]
 
 
-@pytest.mark.parametrize("change", [{"threads": 7}, {"ranks": 2}], ids=str)
-def test_a_run_resumed_where_sums_are_rounded_differently_pays_again_and_draws_new_noise(tmp_path, monkeypatch, change):
-    noise = cl.methods.dp_fedavg(clip=0.5, lr=0.5, steps=2, noise_multiplier=3.0)
-    described = engines.describe
+NOISY = {"method": cl.methods.dp_fedavg(clip=0.5, lr=0.5, steps=2, noise_multiplier=3.0), "epsilon": None}
+ELSEWHERE = {"threads": 7}, {"processor": "abacus"}, {"instructions": "NONE"}, {"probe": "other bits"}
+
+
+@pytest.mark.parametrize("change", ELSEWHERE, ids=str)
+def test_a_run_resumed_where_sums_are_rounded_differently_pays_again_and_says_so(tmp_path, monkeypatch, change):
+    settings = {**NOISY, "folder": tmp_path / "r", "checkpoint_every": 2}
     with monkeypatch.context() as patch:
-        patch.setattr("cloister.engine.describe", lambda engine: {**described(engine), **change})
         kill_at(patch, "cloister.experiments.training.run_round", 6)
         with pytest.raises(Killed):
-            go(method=noise, epsilon=None, folder=tmp_path / "r", checkpoint_every=2)
-    whole = go(method=noise, epsilon=None)
-    resumed = go(method=noise, epsilon=None, folder=tmp_path / "r", checkpoint_every=2, resume=True)
+            go(**settings)
+    whole = go(**NOISY)
+    monkeypatch.setattr(engines, "arithmetic", elsewhere(**change))
+    with pytest.warns(RepeatedRounds, match="repeat round 5"):
+        resumed = go(**settings, resume=True)
     entries = RunFolder.open(tmp_path / "r").ledger().entries
     assert [entry.round for entry in entries] == [1, 2, 3, 4, 5, 5, 6]
     assert not torch.allclose(vector(resumed), vector(whole))
 
 
-def test_after_new_noise_nothing_that_was_charged_is_repeated_for_free(tmp_path, monkeypatch):
-    """A second crash, on the machine that drew the noise anew, must not bring the first noise back unpaid."""
-    noise = cl.methods.dp_fedavg(clip=0.5, lr=0.5, steps=2, noise_multiplier=3.0)
-    described = engines.describe
-    settings = {"method": noise, "epsilon": None, "folder": tmp_path / "r", "rounds": 8, "checkpoint_every": 2}
+def test_another_number_of_ranks_counts_as_elsewhere():
+    alone, two = engines.Loop(), engines.Sharded(engines.Loop(), engines.Ranks(0, 2))
+    machine = [{"gpu": None}]
+    before = {**engines.describe(two), "machines": machine, "renewed": False}
+    assert engines.same_bits(before, two, machine)
+    assert not engines.same_bits(before, alone, machine)
+    assert not engines.same_bits(before, two, [*machine, *machine])
+    assert not engines.same_bits({**before, "renewed": True}, two, machine)
+
+
+def test_a_run_that_is_moved_between_rounds_pays_nothing_twice(tmp_path, monkeypatch, recwarn):
+    """No charged round is computed again, so nothing is released twice; from then on, its machine is the new one."""
+    settings = {**NOISY, "folder": tmp_path / "r", "rounds": 8, "checkpoint_every": 2}
     with monkeypatch.context() as patch:
-        patch.setattr("cloister.engine.describe", lambda engine: {**described(engine), "threads": 7})
-        kill_at(patch, "cloister.experiments.training.run_round", 4)  # rounds 1 to 3 charged, checkpoint 2
+        kill_at(patch, "cloister.experiments.training.run_round", 5)  # rounds 1 to 4 charged, checkpoint 4
         with pytest.raises(Killed):
             go(**settings)
     with monkeypatch.context() as patch:
-        kill_at(patch, "cloister.experiments.training.run_round", 4)  # rounds 3 to 5 charged anew, checkpoint 4
+        patch.setattr(engines, "arithmetic", elsewhere(threads=7))
+        kill_at(patch, "cloister.experiments.training.run_round", 2)  # round 5 charged over there
         with pytest.raises(Killed):
             go(**settings, resume=True)
-    go(**settings, resume=True)
+    assert not recwarn.list
+    with pytest.warns(RepeatedRounds, match="repeat round 5"):
+        go(**settings, resume=True)  # back home, where round 5 would have other bits under the same noise
+    entries = RunFolder.open(tmp_path / "r").ledger().entries
+    assert [entry.round for entry in entries] == [1, 2, 3, 4, 5, 5, 6, 7, 8]
+
+
+def test_after_new_noise_nothing_that_was_charged_is_repeated_for_free(tmp_path, monkeypatch):
+    """A second crash, on the machine that drew the noise anew, must not bring the first noise back unpaid."""
+    settings = {**NOISY, "folder": tmp_path / "r", "rounds": 8, "checkpoint_every": 2}
+    with monkeypatch.context() as patch:
+        kill_at(patch, "cloister.experiments.training.run_round", 4)  # rounds 1 to 3 charged, checkpoint 2
+        with pytest.raises(Killed):
+            go(**settings)
+    monkeypatch.setattr(engines, "arithmetic", elsewhere(threads=7))
+    with monkeypatch.context() as patch:
+        kill_at(patch, "cloister.experiments.training.run_round", 4)  # rounds 3 to 5 charged anew, checkpoint 4
+        with pytest.raises(Killed), pytest.warns(RepeatedRounds):
+            go(**settings, resume=True)
+    with pytest.warns(RepeatedRounds):
+        go(**settings, resume=True)
     entries = RunFolder.open(tmp_path / "r").ledger().entries
     assert [entry.round for entry in entries] == [1, 2, 3, 3, 4, 5, 5, 6, 7, 8]
 

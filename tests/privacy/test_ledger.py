@@ -18,6 +18,7 @@ from cloister.privacy.events import (
     to_json,
 )
 from cloister.privacy.ledger import Budget, Ledger
+from cloister.privacy.ledger_file import sealed
 
 EVENT = PoissonGaussian(2.0, 0.3)
 
@@ -120,7 +121,41 @@ def test_a_repeated_round_with_other_noise_is_refused(tmp_path):
         ledger.charge("client", PoissonGaussian(1.0, 0.3), round=2, repeatable=True)
 
 
-@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_last_line_that_lacks_its_newline_alone_counts(tmp_path):
+    """It may have paid for something: whoever dropped it would spend less than was spent."""
+    path = tmp_path / "ledger.jsonl"
+    make(path, rounds=3).close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert len(Ledger.open(path, writable=False).entries) == 3
+    ledger = Ledger.open(path)
+    ledger.charge("client", EVENT, round=4, repeatable=True)
+    ledger.close()
+    assert path.read_bytes().startswith(whole)
+    assert len(Ledger.open(path).entries) == 4
+
+
+@pytest.mark.parametrize("change", [{"event": 3}, {"round": 1}, {"units": 5}, {"count": "many"}], ids=str)
+def test_lines_that_make_no_sense_are_refused_even_with_the_right_seal(tmp_path, change):
+    path = tmp_path / "ledger.jsonl"
+    make(path).close()
+    header = json.loads(path.read_bytes())
+    content = {
+        "units": ["client"],
+        "round": 1,
+        "what": "update",
+        "count": 1,
+        "event": {"kind": "non_private"},
+        **change,
+    }
+    if change == {"round": 1}:
+        del content["what"]
+    path.write_bytes(path.read_bytes() + sealed(header["seal"], content)[0])
+    with pytest.raises(Corrupted, match="lines of a ledger"):
+        Ledger.open(path)
+
+
+@pytest.mark.parametrize("cut", range(2, 60, 7))
 def test_a_torn_last_line_paid_for_nothing(tmp_path, cut):
     path = tmp_path / "ledger.jsonl"
     make(path, rounds=3).close()

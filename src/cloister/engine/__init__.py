@@ -12,13 +12,16 @@ Messages are summed as they come; a cohort's messages are never all kept.
 
 from __future__ import annotations
 
-import os
+import hashlib
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from cloister.engine import remembered
+from cloister.engine.arithmetic import Arithmetic, arithmetic
 from cloister.engine.choice import MEMORY_BUDGET, choose, chunk_size, memory_budget
 from cloister.engine.convolutions import CHOSEN
 from cloister.engine.graphed import Graphed
@@ -34,11 +37,13 @@ ENGINES = ("auto", "loop", "vectorised", "graphed", "compiled")
 __all__ = [
     "ENGINES",
     "MEMORY_BUDGET",
+    "Arithmetic",
     "Graphed",
     "Loop",
     "Ranks",
     "Sharded",
     "Vectorised",
+    "arithmetic",
     "assist",
     "build",
     "choose",
@@ -50,6 +55,7 @@ __all__ = [
     "leave",
     "local_device",
     "memory_budget",
+    "noise_key",
     "restore",
     "same_bits",
 ]
@@ -60,8 +66,10 @@ def expect_known(name: str) -> None:
     expect(name in ENGINES, f"engine to be one of {', '.join(ENGINES)}", name, "choose one")
 
 
-def build(name: str, fed: Federation, w: Tensor, memory: int | None = None, rounds: int = 100) -> Engine:
-    """The engine of that name for a federation; "auto" measures."""
+def build(
+    name: str, fed: Federation, w: Tensor, memory: int | None = None, rounds: int = 100, key: str | None = None
+) -> Engine:
+    """The engine of that name for a federation; "auto" measures, and under a `key` chooses as it chose before."""
     expect_known(name)
     if name == "loop":
         return Loop()
@@ -69,15 +77,27 @@ def build(name: str, fed: Federation, w: Tensor, memory: int | None = None, roun
     expect(w.is_cuda or not captured, f"a GPU for the {name} engine", w.device.type, "use auto")
     chunk = chunk_size(fed, w, memory or memory_budget(w.device))
     if name == "auto":
-        return choose(fed, w, chunk, rounds)
+        return _chosen(fed, w, chunk, rounds, key)
     return Graphed(chunk, compiled=name == "compiled") if captured else Vectorised(chunk)
+
+
+def _chosen(fed: Federation, w: Tensor, chunk: int, rounds: int, key: str | None) -> Engine:
+    known = None if key is None else remembered.recall(key)
+    if known is not None:
+        with suppress(KeyError, TypeError, ValueError):  # written by something else: choose anew
+            fits = int(known["chunk"]) if known["engine"] == "loop" else min(int(known["chunk"]), chunk)
+            return restore({**known, "chunk": fits})
+    engine = choose(fed, w, chunk, rounds)
+    if key is not None:
+        remembered.remember(key, describe(engine))
+    return engine
 
 
 def describe(engine: Engine) -> dict[str, Any]:
     """An engine as plain values, so that a resumed run rounds the way it did before."""
     if isinstance(engine, Sharded):
         return {**describe(engine.inner), "ranks": engine.ranks.size}
-    described = {"engine": engine.name, "chunk": engine.chunk, "ranks": 1, "threads": torch.get_num_threads()}
+    described = {"engine": engine.name, "chunk": engine.chunk, "ranks": 1}
     if isinstance(engine, Loop):
         return {**described, "workers": engine.workers}
     return {**described, "convolutions": dict(CHOSEN)}
@@ -92,11 +112,23 @@ def restore(description: Mapping[str, Any]) -> Engine:
     return Vectorised(chunk) if name == "vectorised" else Graphed(chunk, compiled=name == "compiled")
 
 
-def same_bits(description: Mapping[str, Any], repeatable: bool) -> bool:
-    """Whether this process rounds sums as the one that was described, so that a repeated round gives the same bits.
+def noise_key(run: str, engine: Engine, machines: list[Arithmetic]) -> str:
+    """What names the noise of a run: all that it computes with, and how.
+
+    Two runs with the same settings and other engines, or on other machines, differ by rounding. With the same noise,
+    their difference would show what was rounded, which nothing protects.
+    """
+    on_gpu = any(machine["gpu"] for machine in machines)
+    chosen_by_the_machine = ("convolutions", "chunk") if on_gpu else ("convolutions",)  # by its clock and free memory
+    described = {name: value for name, value in describe(engine).items() if name not in chosen_by_the_machine}
+    return hashlib.sha256(json.dumps([run, described, machines], sort_keys=True).encode()).hexdigest()
+
+
+def same_bits(before: Mapping[str, Any], engine: Engine, machines: list[Arithmetic]) -> bool:
+    """Whether a round that was computed `before` gives the same bits when it is computed again here.
 
     Never again after noise was drawn anew: what was charged since cannot be repeated.
     """
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    repeatable = repeatable and not description.get("renewed", False)
-    return repeatable and (description["ranks"], description["threads"]) == (ranks, torch.get_num_threads())
+    named = [(name, value) for name, value in describe(engine).items() if name != "convolutions"]  # of a GPU alone
+    alike = all(before.get(name) == value for name, value in named)
+    return alike and before.get("machines") == machines and not before.get("renewed", True)

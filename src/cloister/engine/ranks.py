@@ -7,6 +7,7 @@ are added by an all-reduce. torch.distributed does the talking (NCCL between GPU
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
@@ -48,6 +49,13 @@ class Ranks:
             dist.broadcast_object_list(said)
         return said[0]
 
+    def collect(self, value: Any) -> list[Any]:
+        """What every rank says, on every rank, by rank."""
+        said: list[Any] = [None] * self.size
+        with _lost():
+            dist.all_gather_object(said, value)
+        return said
+
 
 def join() -> Ranks | None:
     """Meet the other processes that torchrun started; None where this is the only one."""
@@ -56,6 +64,7 @@ def join() -> Ranks | None:
         return None
     if not dist.is_initialized():
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        atexit.register(leave)  # threads of connections that are open when the interpreter ends can abort it
     return Ranks(dist.get_rank(), dist.get_world_size())
 
 
@@ -159,9 +168,13 @@ def _receive() -> list[int]:
 
 @contextmanager
 def in_words_when_stopped() -> Iterator[None]:
-    """torchrun stops all processes when one is gone, often before this one has noticed: say what that means."""
+    """torchrun stops all processes when one is gone, often before this one has noticed: say what that means.
+
+    Once something went wrong, this process is about to end by itself: no further signal may keep it from saying why.
+    """
 
     def stop(*_: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise _gone(RuntimeError("torchrun stopped the others"))
 
     if threading.current_thread() is not threading.main_thread():
@@ -170,8 +183,10 @@ def in_words_when_stopped() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    except BaseException:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise
+    signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

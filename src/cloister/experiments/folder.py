@@ -1,12 +1,15 @@
-"""A run on disk. Every file is either append-only or replaced in one atomic step.
+"""A run on disk. Every file is either append-only or replaced in one atomic step, and each is tied to others:
 
-description.json        what is executed (its hash is the run's identity)
+description.json        what is executed (its hash is the run's identity, which every other file names)
 config.toml             the keys from which the command line can build the run again
 ledger.jsonl            what was released, charged before it was computed
-checkpoint.safetensors  the newest model and server state, with the ledger's seal at that time
-metrics.jsonl           a line per round
+checkpoint.safetensors  the newest model and server state, with the seals of ledger and metrics at that time
+metrics.jsonl           a line per round, with the ledger's seal at that time
 model.safetensors       the final model, by parameter name
-certificate.json, .txt  what was spent
+certificate.json, .txt  what was spent, with the ledger's last seal and hashes of the model and of the text
+
+A file that was altered, cut short, or put back to an earlier state disagrees with another one, and whoever opens the
+run is told so. (A whole folder that was put back agrees with itself: against that, keep a copy of the certificate.)
 """
 
 from __future__ import annotations
@@ -14,14 +17,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloister.errors import CloisterError, Corrupted
+from cloister.experiments.files import new_folder, read_bytes, write_atomically
+from cloister.experiments.metrics import Metrics
 from cloister.privacy.accounts import Account, accounts_of
 from cloister.privacy.certificate import Certificate, certify
 from cloister.privacy.ledger import Budget, Ledger
@@ -34,16 +37,25 @@ if TYPE_CHECKING:
 class Checkpoint:
     """Where a run stands: rounds done, the model, the server's state, and the ledger's seal at that time.
 
-    `engine` (name and chunk) lets a resumed run round its sums the way it did before; `data` is the
-    fingerprint of the data, which stays in here because whatever is published must not depend on it.
+    `engine` (name, chunk, machines) lets a resumed run round its sums the way it did before, or notice that it cannot;
+    `data` is the fingerprint of the data, which stays in here because whatever is published must not depend on it.
+    `metrics` is the seal of the last round's line.
     """
 
     round: int
     w: Tensor
     state: dict[str, Tensor]
     seal: str
-    engine: dict[str, int | str]
+    engine: dict[str, Any]
     data: str
+    metrics: str = ""
+
+
+class Verified(NamedTuple):
+    """The ledger of a run whose files agree, and its certificate, computed afresh, where the run has ended."""
+
+    ledger: Ledger
+    certificate: Certificate | None
 
 
 @dataclass(frozen=True)
@@ -63,22 +75,15 @@ class RunFolder:
     ) -> RunFolder:
         """Lay a new run out: all of it, or nothing."""
         cls.expect_new(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = cls(path.with_name(f".{path.name}.{os.getpid()}"))
-        try:
-            draft.path.mkdir()
-            ledger = Ledger.create(draft.path / "ledger.jsonl", configuration_hash(description), budgets)
+        with new_folder(path) as place:
+            draft = cls(place)
+            ledger = Ledger.create(place / "ledger.jsonl", configuration_hash(description), budgets)
             ledger.close()
-            write_atomically(draft.path / "description.json", _json(description))
+            write_atomically(place / "description.json", _json(description))
             if config is not None:
-                write_atomically(draft.path / "config.toml", config.encode())
-            write_atomically(draft.path / "metrics.jsonl", b"")
+                write_atomically(place / "config.toml", config.encode())
+            write_atomically(place / "metrics.jsonl", b"")
             draft.save(replace(start, seal=ledger.seal), description)
-            os.rename(draft.path, path)
-        except BaseException:
-            shutil.rmtree(draft.path, ignore_errors=True)
-            raise
-        _sync_folder(path.parent)
         return cls(path)
 
     @staticmethod
@@ -110,24 +115,81 @@ class RunFolder:
     def description(self) -> dict[str, Any]:
         """What is executed."""
         try:
-            found = json.loads((self.path / "description.json").read_text())
+            found = json.loads(read_bytes(self.path / "description.json"))
             if isinstance(found, dict):
                 return found
-        except (ValueError, OSError):
-            pass
+        except ValueError as error:
+            if isinstance(error, CloisterError):
+                raise
         raise Corrupted(f"Expected a readable description.json in {self.path}, found it damaged: restore it.")
 
-    def certificate(self) -> Certificate:
-        """The certificate, computed afresh from the description and the ledger (which must be whole)."""
-        description, ledger = self.description(), self.ledger()
-        ledger.expect_continues(self.load("cpu").seal)
+    def verified(self) -> Verified:
+        """The ledger, once all files of the run were found to agree.
+
+        A run that is under way writes its ledger first and what refers to it later. So the files are read the other
+        way round: whatever one of them refers to is there by the time it is looked for.
+        """
+        certificate = self._stored_certificate()
+        at, metrics = self.load("cpu"), self.metrics_file()
+        ledger = self.ledger()
+        ledger.expect_continues(at.seal)
+        metrics.up_to(at.round, at.metrics)
+        metrics.expect_paid(ledger)
+        if certificate is None:
+            return Verified(ledger, None)
+        return Verified(ledger, self._expect_ended(certificate, at, metrics, ledger))
+
+    def _stored_certificate(self) -> dict[str, Any] | None:
+        if not self.finished:
+            return None
+        try:
+            found = json.loads(read_bytes(self.path / "certificate.json"))
+        except ValueError as error:
+            if isinstance(error, CloisterError):
+                raise
+            found = None
+        if isinstance(found, dict):
+            return found
+        raise Corrupted(f"Expected a readable certificate.json in {self.path}, found it damaged: restore it.")
+
+    def _expect_ended(self, stored: dict[str, Any], at: Checkpoint, metrics: Metrics, ledger: Ledger) -> Certificate:
+        """The certificate is that of this ledger, and model, text, metrics and checkpoint are those of its end."""
+        certificate = self._certify(ledger)
+        computed = plain(certificate.to_json())
+        files = stored.get("files") if isinstance(stored.get("files"), dict) else {}
+        assert isinstance(files, dict)
+        same_software = stored.get("versions") == computed["versions"]
+        named = list(computed) if same_software else ["configuration_sha256", "ledger_seal", "rounds_charged"]
+        wrong = [name for name in named if stored.get(name) != computed[name]]
+        if wrong:
+            raise Corrupted(
+                f"Expected the certificate in {self.path} to follow from its ledger, found another {wrong[0]}: one of "
+                "the two was altered or put back, so restore both."
+            )
+        for name in ("model.safetensors", "certificate.txt"):
+            if hashlib.sha256(read_bytes(self.path / name)).hexdigest() != files.get(name):
+                raise Corrupted(
+                    f"Expected the {name} that the certificate in {self.path} is about, found another: restore it."
+                )
+        if at.seal != ledger.seal or at.metrics != metrics.seal:
+            raise Corrupted(
+                f"Expected the last checkpoint and metrics of {self.path}, which has ended, found others: restore "
+                "checkpoint.safetensors and metrics.jsonl."
+            )
+        return certificate
+
+    def _certify(self, ledger: Ledger) -> Certificate:
+        description = self.description()
         return certify(description, configuration_hash(description), ledger)
 
+    def certificate(self) -> Certificate:
+        """The certificate, computed afresh from the description and the ledger, when all files agree."""
+        ledger, certificate = self.verified()
+        return certificate or self._certify(ledger)
+
     def accounts(self) -> dict[str, Account]:
-        """What was charged to whom (the ledger must be whole)."""
-        ledger = self.ledger()
-        ledger.expect_continues(self.load("cpu").seal)
-        return accounts_of(ledger)
+        """What was charged to whom, when all files agree."""
+        return accounts_of(self.verified().ledger)
 
     def save(self, checkpoint: Checkpoint, description: Mapping[str, Any]) -> None:
         """Replace the checkpoint."""
@@ -138,6 +200,7 @@ class RunFolder:
         facts = {
             "round": str(checkpoint.round),
             "ledger_seal": checkpoint.seal,
+            "metrics_seal": checkpoint.metrics,
             "engine": json.dumps(checkpoint.engine),
             "data": checkpoint.data,
             "configuration": configuration_hash(description),
@@ -147,41 +210,31 @@ class RunFolder:
 
     def load(self, device: Any) -> Checkpoint:
         """The newest checkpoint, verified."""
-        from safetensors import SafetensorError, safe_open
-
         path = self.path / "checkpoint.safetensors"
-        try:
-            with safe_open(path, framework="pt", device="cpu") as file:
-                facts = dict(file.metadata() or {})
-                names: list[str] = list(file.keys())
-                tensors = {name: file.get_tensor(name) for name in names}
-            found = facts.pop("digest", None)
-            intact = found == _digest(tensors, facts)
-        except (SafetensorError, OSError, ValueError):
-            intact = False
-        if not intact or facts.get("configuration") != configuration_hash(self.description()):
+        tensors, facts = _tensors_and_facts(read_bytes(path))
+        found = facts.pop("digest", None)
+        if found != _digest(tensors, facts) or facts["configuration"] != configuration_hash(self.description()):
             raise Corrupted(
                 f"Expected an intact checkpoint of this run at {path}, found it damaged or another run's: restore it."
             )
         state = {k.removeprefix("server."): v.to(device) for k, v in tensors.items() if k != "w"}
         w, engine = tensors["w"].to(device), json.loads(facts["engine"])
-        return Checkpoint(int(facts["round"]), w, state, facts["ledger_seal"], engine, facts["data"])
+        return Checkpoint(
+            int(facts["round"]), w, state, facts["ledger_seal"], engine, facts["data"], facts["metrics_seal"]
+        )
 
-    def append_metrics(self, line: Mapping[str, Any]) -> None:
-        """One round's line; a line of the same round from before a crash is dropped on resume."""
-        with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(plain(line)) + "\n")
+    def metrics_file(self) -> Metrics:
+        """The lines so far, to be read or continued."""
+        return Metrics.read(self.path / "metrics.jsonl")
 
-    def metrics(self, up_to: float = math.inf) -> list[dict[str, Any]]:
-        """The lines so far; a torn last one is not a line."""
-        whole = (self.path / "metrics.jsonl").read_text().rpartition("\n")[0]
-        lines = [json.loads(line) for line in whole.split("\n") if line]
-        return [line for line in lines if line["round"] <= up_to]
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines so far, verified."""
+        return self.metrics_file().public()
 
-    def cut_metrics(self, up_to: int) -> list[dict[str, Any]]:
+    def cut_metrics(self, at: Checkpoint) -> Metrics:
         """Forget the lines of rounds after the checkpoint: they will be computed again."""
-        kept = self.metrics(up_to)
-        write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(m) + "\n" for m in kept).encode())
+        kept = self.metrics_file().up_to(at.round, at.metrics)
+        write_atomically(kept.path, kept.lines.data)
         return kept
 
     def finish(self, certificate: Certificate, parameters: Mapping[str, Tensor]) -> None:
@@ -189,9 +242,11 @@ class RunFolder:
         from safetensors.torch import save
 
         tensors = {name: value.detach().cpu().contiguous() for name, value in parameters.items()}
-        write_atomically(self.path / "model.safetensors", save(tensors))
-        write_atomically(self.path / "certificate.txt", (str(certificate) + "\n").encode())
-        write_atomically(self.path / "certificate.json", _json(certificate.to_json()))
+        files = {"model.safetensors": save(tensors), "certificate.txt": (str(certificate) + "\n").encode()}
+        for name, content in files.items():
+            write_atomically(self.path / name, content)
+        hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        write_atomically(self.path / "certificate.json", _json({**certificate.to_json(), "files": hashes}))
 
     @property
     def finished(self) -> bool:
@@ -215,30 +270,24 @@ def plain(value: Any) -> Any:
     return value
 
 
-def write_atomically(path: Path, data: bytes, private: bool = False) -> None:
-    """The file has either its old content or the new one, whenever the power fails; `private`: for its owner alone."""
-    draft = path.with_name(path.name + ".new")
-    draft.unlink(missing_ok=True)
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    if os.name != "posix":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _json(value: Any) -> bytes:
     return (json.dumps(plain(value), indent=2) + "\n").encode()
+
+
+def _tensors_and_facts(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """What a safetensors file holds; nothing where it is damaged.
+
+    From bytes that were read once: a library that opens a file twice by its name may find two files, because a run that
+    is under way replaces its checkpoint.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return load(data), {str(key): str(value) for key, value in header["__metadata__"].items()}
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError):
+        return {}, {}
 
 
 def _digest(tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import nn
 from cloister import engine as engines
 from cloister.cohorts import everyone
 from cloister.data.task import Task
-from cloister.errors import CloisterError, Corrupted, expect_count
+from cloister.errors import CloisterError, Corrupted, RepeatedRounds, expect_count
 from cloister.experiments.folder import RunFolder, configuration_hash
 from cloister.experiments.prepare import Ready, prepare
 from cloister.experiments.progress import Progress
@@ -85,7 +86,9 @@ def run(
         model: a torch module, or a function that makes one; the task's own by default.
         folder: where to keep the run; without one, nothing is written and nothing can be resumed.
         resume: continue the run in `folder`, given the same method, task and settings.
-        engine: "auto", "loop", "vectorised" or (on a GPU) "graphed"; the result is the same.
+        engine: "auto", "loop", "vectorised" or (on a GPU) "graphed": how, never what is computed. Engines round
+            differently, and runs that do must not share their noise, so that a seed gives the same run again with the
+            same engine on the same kind of machine.
         memory: bytes that a chunk of clients may take; by default 1 GiB, or half of what is free on a GPU.
         randomness: "seeded" (reproducible) or "secure" (cohorts and noise from the operating system).
         precision: "exact", or on a GPU "tf32" or "bf16": faster and coarser matrix products and convolutions.
@@ -120,20 +123,50 @@ def run(
         precision=precision,
         known=ranks.tell(known) if ranks else known,
     )
+    machine = engines.arithmetic(ready.w.device)
+    machines = ranks.collect(machine) if ranks else [machine]
     if ranks:
         _expect_alike(ranks, ready)
         if not ranks.leads:
             return _assist(ranks, ready)
     if old is None:
-        mapper = engines.build(engine, ready.fed, ready.w, memory, rounds)
-        training = Training.begin(ready, mapper, path, config)
+        mapper = engines.build(engine, ready.fed, ready.w, memory, rounds, _choice_key(ready, machines, memory))
+        mapper = engines.Sharded(mapper, ranks) if ranks else mapper
+        training = Training.begin(ready, mapper, machines, path, config)
     else:
         _expect_same(old, ready)
-        training = Training.resume(ready, old)
+        training = Training.resume(ready, old, machines, ranks)
+        _warn_of_repeated(training)
     training.evaluate_every = evaluate_every or _now_and_then(ready, task)
     training.checkpoint_every = checkpoint_every
     with Progress(progress, rounds, method.name, done=training.at.round) as bar:
         return _run_of(ready, _lead(ranks, training, bar) if ranks else training.train(bar))
+
+
+def _choice_key(ready: Ready, machines: list[engines.Arithmetic], memory: int | None) -> str:
+    """What an engine is chosen for, whatever the seed."""
+    about = {name: value for name, value in ready.description.items() if name not in ("seed", "budgets", "delta")}
+    return configuration_hash({"run": about, "machines": machines, "memory": memory})
+
+
+def _warn_of_repeated(training: Training) -> None:
+    """Rounds that are paid for twice are never so without a word."""
+    if not training.repeated:
+        return
+    first, last = training.repeated[0], training.repeated[-1]
+    rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
+    why = (
+        "secure randomness cannot be drawn again"
+        if training.ready.fed.streams.secure
+        else "this process would not compute the same bits (another machine, another number of threads or processes, a "
+        "GPU, or noise that was renewed before)"
+    )
+    warnings.warn(
+        f"Expected to repeat {rounds}, charged before the run was interrupted, to the bit, found that {why}: what is "
+        "computed again has new noise and is charged again.",
+        RepeatedRounds,
+        stacklevel=3,
+    )
 
 
 def _now_and_then(ready: Ready, task: Task) -> int:
@@ -163,25 +196,25 @@ def _run_of(ready: Ready, trained: Trained) -> Run:
 
 def _lead(ranks: engines.Ranks, training: Training, bar: Progress) -> Trained:
     """Train with the help of the other ranks, and let them know how it ended."""
-    ranks.tell((engines.describe(training.mapper), training.ready.fed.streams))
-    sharded = engines.Sharded(training.mapper, ranks)
-    training.mapper = sharded
+    assert isinstance(training.mapper, engines.Sharded)
     try:
         with engines.in_words_when_stopped():
+            ranks.tell((engines.describe(training.mapper.inner), training.ready.fed.streams))
             trained = training.train(bar)
+            training.mapper.dismiss()
+            ranks.tell(replace(trained, w=trained.w.cpu()))
     except BaseException:
         engines.leave()  # wherever the others are waiting, they learn that it is over
         raise
-    sharded.dismiss()
-    ranks.tell(replace(trained, w=trained.w.cpu()))
     return trained
 
 
 def _assist(ranks: engines.Ranks, ready: Ready) -> Run:
     """Compute a share of every round, and return what rank 0 returns."""
-    engine, streams = ranks.tell()  # a resumed run may have new ones
-    engines.assist(engines.restore(engine), ranks, replace(ready.fed, streams=streams), ready.w)
-    return _run_of(ready, ranks.tell())
+    with engines.in_words_when_stopped():
+        engine, streams = ranks.tell()  # a resumed run may have new ones
+        engines.assist(engines.restore(engine), ranks, replace(ready.fed, streams=streams), ready.w)
+        return _run_of(ready, ranks.tell())
 
 
 def _expect_alike(ranks: engines.Ranks, ready: Ready) -> None:

@@ -7,6 +7,7 @@ log is written when the next round is already on its way, and checkpoints are wr
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,10 +19,10 @@ from torch import Tensor
 from cloister import engine as engines
 from cloister.errors import BudgetExceeded, Corrupted
 from cloister.experiments.evaluate import Score
-from cloister.experiments.folder import Checkpoint, RunFolder, configuration_hash
+from cloister.experiments.folder import Checkpoint, RunFolder, configuration_hash, plain
+from cloister.experiments.metrics import Metrics
 from cloister.experiments.prepare import Ready
 from cloister.experiments.progress import Progress
-from cloister.federation import Federation
 from cloister.privacy.certificate import Certificate, certify
 from cloister.privacy.ledger import Ledger
 from cloister.round import Engine, run_round
@@ -47,51 +48,65 @@ class Training:
 
     ready: Ready
     mapper: Engine
+    machines: list[engines.Arithmetic]
     ledger: Ledger
     at: Checkpoint
-    folder: RunFolder | None
-    history: list[dict[str, Any]]
+    folder: RunFolder | None = None
+    metrics: Metrics | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    repeated: tuple[int, ...] = ()
+    """Rounds that were charged before this process began, and are computed again with other noise."""
     evaluate_every: int = 1
     checkpoint_every: int = 1
-    _unlogged: tuple[dict[str, Any], _OnItsWay] | None = None
+    _unlogged: tuple[dict[str, Any], _OnItsWay, str] | None = None
     _score: Score | None = None  # of the newest model, where it was evaluated
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     _written: Future[None] | None = None
     _clock: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def begin(cls, ready: Ready, mapper: Engine, path: Path | None, config: str | None) -> Self:
-        """A new run, laid out in a folder if there is one."""
-        fed, w, budgets = ready.fed, ready.w, ready.budgets
-        state = fed.method.init(w)
-        engine = {**engines.describe(mapper), "noise": fed.streams.run}
-        start = Checkpoint(0, w, state, "", engine, ready.fingerprint)
+    def begin(
+        cls,
+        ready: Ready,
+        mapper: Engine,
+        machines: list[engines.Arithmetic],
+        path: Path | None,
+        config: str | None,
+    ) -> Self:
+        """A new run, laid out in a folder if there is one. Its noise is that of this engine on these machines."""
+        if ready.fed.method.mechanism.noise_multiplier:  # else there is nothing to protect, and engines are to agree
+            streams = replace(ready.fed.streams, run=engines.noise_key(ready.fed.streams.run, mapper, machines))
+            ready = replace(ready, fed=replace(ready.fed, streams=streams))
+        start = Checkpoint(0, ready.w, ready.fed.method.init(ready.w), "", {}, ready.fingerprint)
+        start = replace(start, engine=_engine_of(ready, mapper, machines))
+        identity = configuration_hash(ready.description)
         if path is None:
-            ledger = Ledger.create(None, configuration_hash(ready.description), budgets)
-            return cls(ready, mapper, ledger, start, None, [])
-        return cls.resume(ready, RunFolder.create(path, ready.description, budgets, start, config), mapper)
+            return cls(ready, mapper, machines, Ledger.create(None, identity, ready.budgets), start)
+        folder = RunFolder.create(path, ready.description, ready.budgets, start, config)
+        ledger = folder.ledger(writable=True)
+        start = replace(start, seal=ledger.seal)
+        return cls(ready, mapper, machines, ledger, start, folder, folder.metrics_file())
 
     @classmethod
-    def resume(cls, ready: Ready, folder: RunFolder, mapper: Engine | None = None) -> Self:
+    def resume(
+        cls, ready: Ready, folder: RunFolder, machines: list[engines.Arithmetic], ranks: engines.Ranks | None
+    ) -> Self:
         """The run in a folder, with the engine that it has had."""
         ledger = folder.ledger(writable=True)
         try:
+            folder.verified()
             at = folder.load(ready.w.device)
-            ledger.expect_continues(at.seal)
             if at.data != ready.fingerprint:
                 raise Corrupted(
                     f"Expected the data with which {folder.path} was started, found that the task's data changed: "
                     "resume with the same, or start a new run."
                 )
-            kept, engine = folder.cut_metrics(at.round), mapper or engines.restore(at.engine)
-            # The noise that the run has had, whatever the model is that it was resumed with.
-            streams = replace(ready.fed.streams, run=str(at.engine["noise"]))
-            ready = replace(ready, fed=replace(ready.fed, streams=streams))
-            if mapper is None and not engines.same_bits(at.engine, ready.fed.streams.repeatable):
-                ready = replace(ready, fed=_with_new_noise(ready.fed, len(ledger.entries)))
-            training = cls(ready, engine, ledger, at, folder, kept)
-            if not ready.fed.streams.repeatable:
-                training._checkpoint()  # that noise is drawn anew is remembered before the first round that has it
+            metrics, engine = folder.cut_metrics(at), engines.restore(at.engine)
+            mapper = engines.Sharded(engine, ranks) if ranks else engine
+            ready, repeated = _continued(ready, at, mapper, machines, ledger)
+            training = cls(ready, mapper, machines, ledger, at, folder, metrics, metrics.public(), repeated)
+            if at.engine != _engine_of(ready, mapper, machines):
+                training._checkpoint()  # where and with which noise it goes on: remembered before the first such round
                 training._wait()
             return training
         except BaseException:
@@ -131,7 +146,7 @@ class Training:
             line["dropped"] = outcome.dropped
         line["epsilon"] = self.ledger.most(delta) if delta else float("inf")
         self._log(bar)  # the line before this one, while a device works on this round
-        self._unlogged, self._score = (line, rejected), None
+        self._unlogged, self._score = (line, rejected, self.at.seal), None
         if number % self.evaluate_every == 0 or number == self.rounds:
             self._score = self.ready.score(outcome.w)
             line |= asdict(self._score)
@@ -143,24 +158,24 @@ class Training:
         """Write the line that is ready, if there is one."""
         if self._unlogged is None:
             return
-        line, rejected = self._unlogged
+        line, rejected, seal = self._unlogged
         self._unlogged = None
         line["rejected"] = int(rejected)
         now = time.perf_counter()
         line["seconds"], self._clock = round(now - self._clock, 6), now
         self.history.append(line)
-        if self.folder is not None:
-            self.folder.append_metrics(line)
+        if self.metrics is not None:
+            self.metrics.append(plain(line), seal)
         bar.advance(line)
 
     def _checkpoint(self) -> None:
         """Begin to replace the checkpoint, when the one before is on the disk."""
-        if self.folder is not None:
-            self._wait()
-            engine = engines.describe(self.mapper)  # with what was chosen since the start
-            streams = self.ready.fed.streams
-            self.at = replace(self.at, engine={**engine, "renewed": not streams.repeatable, "noise": streams.run})
-            self._written = self._writer.submit(self.folder.save, self.at, self.ready.description)
+        if self.folder is None or self.metrics is None:
+            return
+        self._wait()
+        engine = _engine_of(self.ready, self.mapper, self.machines)  # with what was chosen since the start
+        self.at = replace(self.at, engine=engine, metrics=self.metrics.seal)
+        self._written = self._writer.submit(_save, self.folder, self.metrics, self.at, self.ready.description)
 
     def _wait(self) -> None:
         if self._written is not None:
@@ -188,14 +203,34 @@ class Training:
         )
 
 
-def _with_new_noise(fed: Federation, charged: int) -> Federation:
-    """For a run that goes on where sums may be rounded differently: what it repeats must not have the same noise.
+def _save(folder: RunFolder, metrics: Metrics, at: Checkpoint, description: Mapping[str, Any]) -> None:
+    metrics.sync()  # the lines that the checkpoint remembers
+    folder.save(at, description)
 
-    The difference of two releases with the same noise would show what was rounded, which nothing protects. So rounds
-    after the checkpoint are new releases: cohorts and noise are drawn anew, and paid for.
+
+def _engine_of(ready: Ready, mapper: Engine, machines: list[engines.Arithmetic]) -> dict[str, Any]:
+    """What decides which bits a round comes to, as a checkpoint remembers it."""
+    streams = ready.fed.streams
+    renewed = not streams.repeatable
+    return {**engines.describe(mapper), "machines": machines, "renewed": renewed, "noise": streams.run}
+
+
+def _continued(
+    ready: Ready, at: Checkpoint, mapper: Engine, machines: list[engines.Arithmetic], ledger: Ledger
+) -> tuple[Ready, tuple[int, ...]]:
+    """A resumed run with its noise: what it has had, or new where rounds that were charged would have other bits.
+
+    Two releases with the same noise that are rounded differently would show by their difference what was rounded, which
+    nothing protects. So rounds after the checkpoint that were charged are then new releases: cohorts and noise are
+    drawn anew, and paid for. Which these are is returned, too.
     """
-    streams = replace(fed.streams, run=f"{fed.streams.run}/{charged}", repeatable=False)
-    return replace(fed, streams=streams)
+    charged = tuple(sorted({entry.round for entry in ledger.entries if entry.round > at.round}))
+    streams = replace(ready.fed.streams, run=str(at.engine["noise"]))  # whatever the model that it was resumed with
+    same = engines.same_bits(at.engine, mapper, machines)
+    if not same and (charged or at.engine["renewed"]):
+        streams = replace(streams, run=f"{streams.run}/{len(ledger.entries)}", repeatable=False)
+    again = () if streams.repeatable and not streams.secure else charged
+    return replace(ready, fed=replace(ready.fed, streams=streams)), again
 
 
 class _OnItsWay:

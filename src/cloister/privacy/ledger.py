@@ -12,11 +12,12 @@ least what was released, never less.
 | the event has no proven price               | raises `CannotPrice`; the file does not change                   |
 | a line cannot be written (a full disk)      | what was written of it is taken back; `charge` raises            |
 | the disk fails under a line that is written | `settle` raises, before anything left; so does every later call  |
-| killed while a line was being written       | the torn line has no newline; it paid for nothing and is dropped |
+| killed while a line was being written       | a line that is not whole paid for nothing and is dropped         |
+| a last line is whole but for its newline    | it counts: it may have paid for something                        |
 | killed between `charge` and `settle`        | the line stays and pays for a round that released nothing        |
 | the power fails between the two             | the line may be lost, and with it the round that it paid for     |
 | a byte was changed, a line removed          | raises `Corrupted` when opened: every line seals the ones before |
-| the last lines were cut off                 | raises `Corrupted` on resume: the checkpoint remembers the seal  |
+| the last lines were cut off                 | raises `Corrupted`: checkpoint, metrics and certificate know them |
 | a seeded round is computed a second time    | if the same bits come out, the line that is there pays for it    |
 | a round with secure noise is repeated       | it is a new release and pays again                               |
 | some of many accounts have nothing left     | these are refused, with words; the others pay                    |
@@ -28,7 +29,6 @@ is SHA-256 over the previous line's seal and this line's content.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,11 +36,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from cloister.errors import BudgetExceeded, CloisterError, Corrupted, expect_count, expect_delta, expect_positive
+from cloister.errors import (
+    BudgetExceeded,
+    CannotPrice,
+    CloisterError,
+    Corrupted,
+    expect_count,
+    expect_delta,
+    expect_positive,
+)
 from cloister.privacy.accounting import Accountant, PrivacyLoss
 from cloister.privacy.events import Event, from_json, to_json
 from cloister.privacy.filters import FilteredLoss
-from cloister.privacy.ledger_file import open_locked, seal, verify, write_again
+from cloister.privacy.ledger_file import SealedLines, open_locked, read_sealed, sealed, write_again
 
 _FORMAT = "cloister ledger 2"
 _KNOWN = (_FORMAT, "cloister ledger 1")  # which had one release to one unit in every line
@@ -117,9 +125,10 @@ class Ledger:
             raise CloisterError(f"Expected a ledger at {path}, found none: name the folder of a run.")
         descriptor = open_locked(path) if writable else None
         try:
-            ledger = cls._read(path)
+            lines = read_sealed(path, "the ledger can no longer prove what was spent")
+            ledger = cls._of(path, lines)
             if descriptor is not None:
-                write_again(path, descriptor)
+                write_again(path, descriptor, lines.data)
         except BaseException:
             if descriptor is not None:
                 os.close(descriptor)
@@ -128,15 +137,25 @@ class Ledger:
         return ledger
 
     @classmethod
-    def _read(cls, path: Path) -> Self:
-        whole = path.read_bytes().rpartition(b"\n")[0]
-        seals, contents = verify(path, whole.split(b"\n") if whole else [])
-        if not contents or contents[0].get("format") not in _KNOWN:
+    def _of(cls, path: Path, lines: SealedLines) -> Self:
+        if not lines.contents or lines.contents[0].get("format") not in _KNOWN:
             raise Corrupted(f"Expected a ledger of the format {_FORMAT!r} at {path}: restore it from a backup.")
-        header = contents[0]
+        try:
+            return cls._told(path, lines)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, CannotPrice):
+                raise
+            raise Corrupted(
+                f"Expected lines of a ledger at {path}, found something else ({error}): restore it from a backup."
+            ) from error
+
+    @classmethod
+    def _told(cls, path: Path, lines: SealedLines) -> Self:
+        """The ledger that the lines tell of."""
+        header = lines.contents[0]
         ledger = cls(path, header["subject"], {u: Budget(**b) for u, b in header["budgets"].items()})
-        ledger.seals = seals
-        for content in contents[1:]:
+        ledger.seals = lines.seals
+        for content in lines.contents[1:]:
             bill = Bill(from_json(content["event"]), content.get("count", 1))
             after: dict[int, PrivacyLoss | FilteredLoss] = {}  # units that have lost the same so far go on together
             for unit in content["units"] if "units" in content else [content["unit"]]:
@@ -242,12 +261,12 @@ class Ledger:
         self.settle()
         return self.seals[-1]
 
-    def expect_continues(self, seal: str) -> None:
-        """Refuse a ledger from which lines were cut off since `seal` was taken."""
+    def expect_continues(self, seal: str, who: str = "the checkpoint") -> None:
+        """Refuse a ledger from which lines were cut off since `seal` was taken, as somebody remembers."""
         if seal not in self.seals:
             raise Corrupted(
-                f"Expected the ledger at {self.path} to contain the line sealed {seal[:12]}..., which the "
-                "checkpoint remembers, found it missing: lines were removed, so restore the ledger."
+                f"Expected the ledger at {self.path} to contain the line sealed {seal[:12]}..., which {who} remembers, "
+                "found it missing: lines were removed, so restore the ledger."
             )
 
     def close(self) -> None:
@@ -270,8 +289,9 @@ class Ledger:
             return
         seals, lines = self.seals[-1:], b""
         for content in contents:
-            seals.append(seal(seals[-1] if seals else "", content))
-            lines += (json.dumps({**content, "seal": seals[-1]}, sort_keys=True) + "\n").encode()
+            line, found = sealed(seals[-1] if seals else "", content)
+            seals.append(found)
+            lines += line
         if self.path is not None:
             if self._descriptor is None:
                 raise CloisterError(f"Expected an open ledger at {self.path}, found it closed: open it again.")

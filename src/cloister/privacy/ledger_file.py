@@ -1,4 +1,4 @@
-"""The ledger as a file: sealed lines, one writer, and nothing torn."""
+"""Files of sealed lines: every line commits to the ones before. One writer, nothing torn, nothing altered unseen."""
 
 from __future__ import annotations
 
@@ -6,9 +6,23 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloister.errors import CloisterError, Corrupted
+
+
+class SealedLines(NamedTuple):
+    """What a file of sealed lines holds."""
+
+    seals: list[str]
+    contents: list[dict[str, Any]]
+    lines: list[bytes]
+    """As they are in the file, without newlines; what was torn is left out."""
+
+    @property
+    def data(self) -> bytes:
+        """The lines, each with its newline."""
+        return b"".join(line + b"\n" for line in self.lines)
 
 
 def seal(previous: str, content: dict[str, Any]) -> str:
@@ -16,36 +30,57 @@ def seal(previous: str, content: dict[str, Any]) -> str:
     return hashlib.sha256((previous + json.dumps(content, sort_keys=True)).encode()).hexdigest()
 
 
-def verify(path: Path, lines: list[bytes]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Seals and contents of all lines; refused where one was altered."""
-    seals: list[str] = []
-    contents: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            content = json.loads(line)
-            found = content.pop("seal")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            found, content = None, {}
-        expected = seal(seals[-1] if seals else "", content)
-        if found != expected:
+def sealed(previous: str, content: dict[str, Any]) -> tuple[bytes, str]:
+    """A line with its seal, ready to be written, and the seal."""
+    found = seal(previous, content)
+    return (json.dumps({**content, "seal": found}, sort_keys=True) + "\n").encode(), found
+
+
+def read_sealed(path: Path, what: str) -> SealedLines:
+    """All lines of a file, verified; refused where one was altered.
+
+    The last one may lack its newline. If it is whole all the same, it counts; if it is not, whoever wrote it was
+    interrupted, and it is left out. `what` says what is lost where a line was altered.
+    """
+    return verified(path.read_bytes(), path, what)
+
+
+def verified(data: bytes, path: Path, what: str) -> SealedLines:
+    """As `read_sealed`, of bytes that were read from the path."""
+    *whole, tail = data.split(b"\n")
+    found = SealedLines([], [], [])
+    for number, line in enumerate(whole, start=1):
+        if not _append(found, line):
             raise Corrupted(
-                f"Expected line {number} of {path} to match its seal, found that it was altered: the ledger can "
-                "no longer prove what was spent, so restore it from a backup."
+                f"Expected line {number} of {path} to match its seal, found that it was altered: {what}, so restore it "
+                "from a backup."
             )
-        seals.append(expected)
-        contents.append(content)
-    return seals, contents
+    _append(found, tail)
+    return found
 
 
-def write_again(path: Path, descriptor: int) -> None:
-    """Drop a torn last line and put every byte that stays on the disk, now.
+def _append(known: SealedLines, line: bytes) -> bool:
+    """Add a line to those before; False, and nothing added, where its seal is not right."""
+    try:
+        content = json.loads(line)
+        claimed = content.pop("seal")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
+    expected = seal(known.seals[-1] if known.seals else "", content)
+    if claimed == expected:
+        known.seals.append(expected)
+        known.contents.append(content)
+        known.lines.append(line)
+    return bool(claimed == expected)
+
+
+def write_again(path: Path, descriptor: int, whole: bytes) -> None:
+    """Leave nothing but these bytes, with which the file begins, and put every one of them on the disk, now.
 
     What an interrupted process wrote may not have got there, and after a failed sync the system may take it for
     written: only what is written again is sure to be synced.
     """
-    whole = path.read_bytes()
-    whole = whole[: whole.rfind(b"\n") + 1]
-    os.ftruncate(descriptor, len(whole))
+    os.ftruncate(descriptor, min(len(whole), os.fstat(descriptor).st_size))
     with path.open("r+b") as file:
         file.write(whole)
         file.flush()

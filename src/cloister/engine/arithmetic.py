@@ -1,0 +1,74 @@
+"""How this machine rounds: what must be the same for a computation to give the same bits again.
+
+Floating-point sums depend on the order in which they are taken, and that depends on the number of threads, on the
+instructions of the processor, and on how libraries are set up. A round that is computed again elsewhere is therefore
+NOT the same release, even from the same seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Arithmetic = dict[str, Any]
+
+
+def arithmetic(device: torch.device) -> Arithmetic:
+    """What is known to decide how sums are rounded in this process, as plain values."""
+    return {
+        "processor": processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "probe": probe(),
+    }
+
+
+@cache
+def processor() -> str:
+    """The processor's name: libraries choose kernels and block sizes by its vendor, its model and its caches."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else f"{platform.machine()} {platform.processor()}".strip()
+
+
+def probe() -> str:
+    """A hash of the bits that some sums, products, convolutions and exponentials come to.
+
+    It notices what has no name here: environment variables and switches that make libraries take other kernels.
+    """
+    digest = hashlib.sha256()
+    for dtype in (torch.float32, torch.float64):
+        numbers = (_numbers(40_000) / 2**15).to(dtype)
+        left, right = numbers[:12_000].view(60, 200), numbers[12_000:32_000].view(200, 100)
+        images, kernels = numbers[:6_400].view(4, 4, 20, 20), numbers[6_400:7_264].view(24, 4, 3, 3)
+        tiny = torch.full((4,), 1e-310 if dtype == torch.float64 else 1e-40, dtype=dtype) * 0.5  # flushed to zero?
+        results = [
+            numbers.sum(),
+            torch.linalg.vector_norm(numbers),
+            left @ right,
+            left[:7] @ right[:, :3],
+            torch.bmm(left.view(6, 10, 200), right.view(1, 200, 100).expand(6, -1, -1)),
+            torch.nn.functional.conv2d(images, kernels),
+            torch.nn.functional.conv2d(images.view(1, 16, 20, 20), kernels.view(24, 4, 3, 3)[:16], groups=4),
+            torch.log_softmax(left, 1),
+            torch.tanh(left),
+            tiny,
+        ]
+        for found in results:
+            digest.update(found.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _numbers(count: int) -> Tensor:
+    """Scattered whole numbers below 2^15 in size, the same everywhere."""
+    return torch.arange(count, dtype=torch.int64).mul(48_271).remainder(65_537) - 32_768

@@ -1,0 +1,118 @@
+"""Files and folders that are there whole or not at all, whenever the power fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from cloister.errors import CloisterError, Corrupted
+
+_DRAFT = ".cloister-draft"
+"""What a folder's name ends with while it is being laid out."""
+
+
+def read_bytes(path: Path) -> bytes:
+    """What a file of a run holds. One that may not be read is not damaged, and one that is missing is."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise Corrupted(f"Expected {path}, found none: restore it from a backup.") from None
+    except OSError as error:
+        raise CloisterError(
+            f"Expected to read {path}, found {error.strerror}: ask its owner for permission, or check the disk."
+        ) from error
+
+
+def write_atomically(path: Path, data: bytes, private: bool = False) -> None:
+    """The file has either its old content or the new one, whenever the power fails; `private`: for its owner alone."""
+    draft = path.with_name(path.name + ".new")
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+    sync_folder(path.parent)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A place to lay a folder out, which becomes `path` when all is done, and vanishes when something goes wrong.
+
+    It is locked as long as somebody is at work on it. What a process left behind that was killed is not, and is
+    removed by whoever lays out the next folder beside it.
+    """
+    _make_parents(path.parent)
+    _remove_abandoned(path.parent)
+    draft, lock = _draft_beside(path)
+    try:
+        yield draft
+        os.rename(draft, path)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    finally:
+        if lock is not None:
+            os.close(lock)
+    sync_folder(path.parent)
+
+
+def _draft_beside(path: Path) -> tuple[Path, int | None]:
+    """A locked folder; anew where somebody took it for abandoned before it was locked."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}{_DRAFT}")
+    while True:
+        draft.mkdir(exist_ok=True)
+        lock = _locked(draft)
+        if (lock is not None or os.name != "posix") and draft.is_dir():
+            return draft, lock
+        if lock is not None:
+            os.close(lock)
+
+
+def sync_folder(path: Path) -> None:
+    """Onto the disk: which files the folder has."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_parents(folder: Path) -> None:
+    """The folder and those above it, each of them entered on the disk."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
+        sync_folder(one.parent)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for draft in folder.glob(f".*{_DRAFT}"):
+        with suppress(OSError):
+            lock = _locked(draft)
+            if lock is not None:
+                shutil.rmtree(draft, ignore_errors=True)
+                os.close(lock)
+
+
+def _locked(folder: Path) -> int | None:
+    """A lock on a folder, as long as the descriptor is open; None where somebody else has it, or locks are unknown."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor

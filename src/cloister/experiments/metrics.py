@@ -1,0 +1,90 @@
+"""The metrics of a run: a sealed line per round, each with the ledger's seal at that time.
+
+A ledger from which lines were cut off is found out by them, and a line that was altered by the next one's seal. The
+checkpoint remembers the last line before it; a resumed run drops the lines after that and computes them again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cloister.errors import Corrupted
+from cloister.privacy.ledger import Ledger
+from cloister.privacy.ledger_file import SealedLines, read_sealed, sealed
+
+
+@dataclass
+class Metrics:
+    """The lines of a run, in memory and in its file."""
+
+    path: Path
+    lines: SealedLines
+
+    @classmethod
+    def read(cls, path: Path) -> Metrics:
+        """The lines so far, verified; a torn last one is not a line."""
+        try:
+            lines = read_sealed(path, "what the run reported is no longer what it was")
+        except FileNotFoundError:
+            raise Corrupted(f"Expected {path}, found none: restore it from a backup.") from None
+        metrics = cls(path, lines)
+        numbers = [line.get("round") for line in lines.contents]
+        if numbers != list(range(1, len(numbers) + 1)):
+            raise Corrupted(f"Expected a line for every round in {path}, found others: restore it from a backup.")
+        return metrics
+
+    @property
+    def seal(self) -> str:
+        """The last line's; empty where there is none."""
+        return self.lines.seals[-1] if self.lines.seals else ""
+
+    def public(self) -> list[dict[str, Any]]:
+        """The lines as people want them: without what ties them to other files."""
+        return [{key: value for key, value in line.items() if key != "ledger"} for line in self.lines.contents]
+
+    def append(self, line: Mapping[str, Any], ledger_seal: str) -> None:
+        """One more round's line, of values that JSON has."""
+        content = {**line, "ledger": ledger_seal}
+        data, seal = sealed(self.seal, content)
+        with self.path.open("ab") as file:
+            file.write(data)
+        self.lines.seals.append(seal)
+        self.lines.contents.append(content)
+        self.lines.lines.append(data[:-1])
+
+    def sync(self) -> None:
+        """Onto the disk: what a checkpoint remembers must be there before it is."""
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def up_to(self, round: int, seal: str) -> Metrics:
+        """The lines of the rounds up to a checkpoint, which remembers the last one's seal."""
+        seals, contents, lines = self.lines
+        kept = Metrics(self.path, SealedLines(seals[:round], contents[:round], lines[:round]))
+        if len(kept.lines.seals) < round or kept.seal != seal:
+            raise Corrupted(
+                f"Expected {self.path} to have the lines of rounds 1 to {round} that the checkpoint remembers, found "
+                f"{len(self.lines.seals)} lines, or others: restore it from a backup."
+            )
+        return kept
+
+    def expect_paid(self, ledger: Ledger) -> None:
+        """Refuse a ledger from which lines were cut off that some line here remembers."""
+        places = {seal: place for place, seal in enumerate(ledger.seals)}
+        before = 0
+        for line in self.lines.contents:
+            remembered = str(line.get("ledger"))
+            ledger.expect_continues(remembered, f"round {line['round']} of {self.path.name}")
+            if places[remembered] < before:
+                raise Corrupted(
+                    f"Expected rounds in {self.path} in the order in which they were charged, found round "
+                    f"{line['round']} out of order: restore it from a backup."
+                )
+            before = places[remembered]
