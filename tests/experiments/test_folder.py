@@ -183,6 +183,15 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(ended, tmp_path, monk
     assert not isinstance(found.value, Corrupted)
 
 
+@pytest.mark.parametrize("copy", ["ended"], indirect=True)
+def test_a_folder_of_another_format_is_refused_with_a_remedy(copy):
+    path = copy / "description.json"
+    for found in (1, 99):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format": found}))
+        with pytest.raises(CloisterError, match=f"found format {found} in .*: use the version"):
+            RunFolder.open(copy)
+
+
 def test_whoever_looks_at_a_run_under_way_sees_no_damage(tmp_path, monkeypatch):
     """Checkpoint after checkpoint is replaced while somebody looks."""
     folder, failures, looks = tmp_path / "r", [], []

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+FORMAT = 2
+"""Of a run folder; goes up whenever its files are to be read in another way."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """Where a run stands: rounds done, the model, the server's state, and the ledger's seal at that time.
@@ -97,10 +101,17 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """An existing run."""
+        """An existing run, laid out as this version does."""
         if not (path / "description.json").is_file():
             raise CloisterError(f"Expected the folder of a run, found no description.json in {path}: check the name.")
-        return cls(path)
+        folder = cls(path)
+        found = folder.description().get("format", 1)
+        if found != FORMAT:
+            raise CloisterError(
+                f"Expected a run folder of format {FORMAT}, found format {found} in {path}: use the version of "
+                "Cloister that wrote it, or run it again."
+            )
+        return folder
 
     def ledger(self, *, writable: bool = False) -> Ledger:
         """The run's ledger, verified, and refused where it belongs to another run."""

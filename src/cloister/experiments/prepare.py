@@ -18,7 +18,7 @@ from cloister.data.task import Task
 from cloister.engine import Loop
 from cloister.errors import CloisterError, expect, expect_count, expect_delta
 from cloister.experiments.evaluate import Score, scorer
-from cloister.experiments.folder import configuration_hash
+from cloister.experiments.folder import FORMAT, configuration_hash
 from cloister.experiments.noise import People, Target, settle, with_noise
 from cloister.federation import Federation, bill_of, event_of, fitted, rehearsal
 from cloister.joints import Batch, Batching, Cohort, Method, Problem, describe
@@ -30,7 +30,7 @@ from cloister.problem import problem_of
 from cloister.round import cohort_total
 from cloister.streams import Streams
 
-DRAWS = 4
+DRAWS = 5
 """Goes up whenever the same seed gives other cohorts, batches or noise: a run resumed by other code would compute a
 round that was paid for with other bits."""
 
@@ -149,6 +149,7 @@ def prepare(
         "device": place.type,
         "software": {name: version(name) for name in ("torch", "numpy")},
         "draws": DRAWS,
+        "format": FORMAT,
     }
     # Two runs that differ in anything must not share their noise: the difference would lay bare the signal.
     # A GPU may round differently the next time (kernels are chosen by timing), so nothing there counts as repeatable.

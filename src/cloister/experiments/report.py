@@ -33,8 +33,8 @@ def runs_table(folders: Mapping[str, RunFolder]) -> Table:
     table = _table("run", "accuracy", "epsilon", "at delta", "at 1e-5", "noise", "rounds")
     table.columns[0].no_wrap = True
     for label, folder in folders.items():
-        certificate = folder.certificate()
-        scored = [line for line in folder.metrics() if line.get("accuracy") is not None]
+        certificate, lines = folder.certificate(), folder.metrics()
+        scored = [line for line in lines if line.get("accuracy") is not None]
         private = certificate.private
         table.add_row(
             label,
@@ -43,7 +43,7 @@ def runs_table(folders: Mapping[str, RunFolder]) -> Table:
             f"{certificate.prices[0].delta:g}" if private else "-",
             round_up(certificate.prices[-1].epsilon_pld, 2),
             f"{certificate.noise_multiplier:.3f}" if certificate.noise_multiplier else "none",
-            f"{certificate.rounds_charged}/{certificate.rounds_planned}",
+            f"{len(lines)}/{certificate.rounds_planned}",  # done; more may have been charged
         )
     return table
 
