@@ -50,7 +50,7 @@ def play(folder: Path, ranks: int, resume: bool = False, doomed: str = "none") -
         start += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     words = [str(script), str(folder), "resume" if resume else "begin", doomed]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(start + words, capture_output=True, text=True, timeout=240, env=environment)
+    return subprocess.run(start + words, capture_output=True, text=True, timeout=900, env=environment)
 
 
 @pytest.fixture(scope="module")
