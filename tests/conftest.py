@@ -1,8 +1,17 @@
-"""Small federations that the tests share."""
+"""Small federations that the tests share, and what makes a test give the same answer every time.
+
+Global generators are seeded before each test, so that no test depends on those before it. Hypothesis tries the same
+examples in every run, takes its time, and stores nothing; for other examples every time:
+
+    HYPOTHESIS_PROFILE=explore pytest tests/test_transforms.py
+
+What is drawn from the system's generator cannot be seeded: `bounds.py` has tests whose chance to fail is known.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +19,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from torch import nn
 
 import cloister as cl
@@ -26,7 +36,27 @@ torch.set_num_threads(1)
 # Choices that an earlier run of the tests made by its clock must not reach this one.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="cloister-tests-")
 
+# Deadlines, and the health check that inputs are made quickly, would measure how busy the machine is.
+_UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
+settings.register_profile("repeatable", derandomize=True, **_UNHURRIED)
+settings.register_profile("explore", derandomize=False, **_UNHURRIED)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+# What some machines set to have colours in a log, and no test expects in what it reads.
+for _name in ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GITHUB_ACTIONS", "TTY_COMPATIBLE"):
+    os.environ.pop(_name, None)
+# Processes that tests start have one thread each, as this one: the same sums everywhere, and no fight for two cores.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 ENGINES = [Loop(), Vectorised(chunk=1000), Vectorised(chunk=3)]
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Whatever a test draws without a generator of its own."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 class Killed(BaseException):

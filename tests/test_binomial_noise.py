@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from bounds import fits_cells
 from cloister.errors import CloisterError
 from cloister.joints import Bound
 from cloister.mechanisms import binomial, coins
@@ -24,41 +25,39 @@ CPU = torch.device("cpu")
 USUAL = {"trials": 200, "levels": 5, "clip": 1.0, "range": 0.5, "dimension": 30_000, "step_delta": 1e-6}
 
 
-def fits(draws: np.ndarray, trials: int, chance: float = 0.5) -> float:
-    """The p-value of a chi-square test against the exact probabilities, rare outcomes taken together."""
-    expected = stats.binom.pmf(np.arange(trials + 1), trials, chance) * len(draws)
+def fits(draws: np.ndarray, trials: int, chance: float = 0.5) -> bool:
+    """Whether draws have the exact probabilities, rare outcomes taken together; where they have, 1 of 1e9 runs says
+    that they do not."""
+    law = stats.binom.pmf(np.arange(trials + 1), trials, chance)
     counts = np.bincount(draws, minlength=trials + 1)
     if len(counts) > trials + 1:
-        return 0.0
+        return False
     width = max(1, int(math.sqrt(trials) / 8))  # neighbours together
     cut = -(-(trials + 1) // width) * width - trials - 1
-    counts, expected = (np.pad(x, (0, cut)).reshape(-1, width).sum(1) for x in (counts, expected))
-    usual = expected > 20
-    observed = np.append(counts[usual], counts[~usual].sum())
-    wanted = np.append(expected[usual], expected[~usual].sum())
-    if wanted[-1] < 5:  # too few to be a cell of its own
-        observed[0], wanted[0] = observed[0] + observed[-1], wanted[0] + wanted[-1]
-        observed, wanted = observed[:-1], wanted[:-1]
-    return float(stats.chisquare(observed, wanted, sum_check=False).pvalue)
+    counts, law = (np.pad(x, (0, cut)).reshape(-1, width).sum(1) for x in (counts, law))
+    usual = len(draws) * law > 20
+    return fits_cells(np.append(counts[usual], counts[~usual].sum()), np.append(law[usual], law[~usual].sum()))
 
 
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("trials", [1, 2, 20, 63, 64, 1000, 7114])
 def test_the_law_is_right_and_the_test_would_notice_other_coins(trials, secure):
-    draws = heads(200_000, trials, Streams(3, secure), CPU, "noise", 1).numpy()
+    """Fails without cause in 1 of 1e9 runs. Hardest to notice is one coin of 0.49: n KL is 200 with a deviation of 20,
+    and beyond 25 it is rejected (`test_bounds.py`)."""
+    draws = heads(1_000_000 if trials < 20 else 200_000, trials, Streams(3, secure), CPU, "noise", 1).numpy()
     assert draws.dtype == np.int64
-    assert fits(draws, trials) > 1e-4
-    assert fits(draws, trials, 0.49) < 1e-4
-    assert fits(draws, trials, 0.51) < 1e-4
-    assert fits(draws, max(math.floor(0.95 * trials), trials - 100, 0)) < 1e-4
-    assert fits(draws, math.ceil(1.05 * trials)) < 1e-4
+    assert fits(draws, trials)
+    assert not fits(draws, trials, 0.49)
+    assert not fits(draws, trials, 0.51)
+    assert not fits(draws, max(math.floor(0.95 * trials), trials - 100, 0))
+    assert not fits(draws, math.ceil(1.05 * trials))
 
 
 def test_more_coins_than_a_table_is_made_for_are_tossed_in_turns(monkeypatch):
     monkeypatch.setattr(coins, "_AT_ONCE", 64)
     draws = heads(100_000, 3 * 64 + 7, Streams(5), CPU, "noise", 1).numpy()
-    assert fits(draws, 199) > 1e-4
-    assert fits(draws, 199 - 7) < 1e-4
+    assert fits(draws, 199)
+    assert not fits(draws, 199 - 7)
 
 
 @pytest.mark.parametrize("width", [1, 4, 9])
@@ -68,9 +67,9 @@ def test_draws_that_their_first_bits_leave_open_are_settled_exactly(width, trial
     random = np.random.default_rng(width)
     bits = torch.from_numpy(random.integers(0, 2**width, 4000))
     draws = coins._drawn(bits, trials, width, lambda place, times: int(random.integers(2**63))).numpy()
-    assert fits(draws, trials) > 1e-4
+    assert fits(draws, trials)
     careless = coins._drawn(bits, trials, width, lambda place, times: 2**63 - 1).numpy()
-    assert width > 4 or trials <= width or fits(careless, trials) < 1e-4
+    assert width > 4 or trials <= width or not fits(careless, trials)
 
 
 @given(trials=st.integers(1, 150), width=st.sampled_from([1, 8, 63, 126]))
@@ -104,8 +103,8 @@ def share(trust: str, shares: int = 1, client: int = 0, round: int = 1, **more) 
 def test_a_share_has_mean_zero_and_all_its_coins(trust):
     noise = share(trust, 4 if trust == "sum" else 1)
     assert noise.dtype == torch.int64
-    assert fits((noise + 100).numpy(), 200) > 1e-4
-    assert fits((noise + 100).numpy(), 190) < 1e-4
+    assert fits((noise + 100).numpy(), 200)
+    assert not fits((noise + 100).numpy(), 190)
 
 
 def test_noise_is_fresh_every_round_and_for_every_client():

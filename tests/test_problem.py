@@ -14,7 +14,8 @@ from cloister.problem import KeyedDropout, cross_entropy, problem_of
 from cloister.round import cohort_total
 from conftest import ENGINES, federation, toy_model, toy_task
 
-IMAGES, LABELS = torch.rand(3, 3, 8, 8), torch.tensor([0, 1, 2])
+IMAGES = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+LABELS = torch.tensor([0, 1, 2])
 
 
 def check(module: nn.Module, inputs=IMAGES, labels=LABELS, loss=cross_entropy, classes=3):

@@ -8,6 +8,13 @@ import cloister as cl
 from cloister.errors import CloisterError
 
 RANDOM = np.random.default_rng(0)
+START = RANDOM.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def _own_draws() -> None:
+    """Of every test, whichever ran before it in this process."""
+    RANDOM.bit_generator.state = START
 
 
 def client(count: int) -> tuple[np.ndarray, np.ndarray]:
