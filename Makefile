@@ -1,12 +1,15 @@
 # Two commands do everything, installation included:
 #   make demo    train on real digits: no privacy, epsilon 8, epsilon 2
 #   make test    lint, types, doctests, tests
+# and one more takes longer:
+#   make test-all  the same, and tests that take minutes or need real data (CLOISTER_DATA)
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+TESTS = not slow
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test install benchmark clean
+.PHONY: demo test test-all install benchmark clean
 
 install: $(VENV)/.installed
 
@@ -24,7 +27,10 @@ test: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses 2
+	$(BIN)/pytest --numprocesses 2 -m "$(TESTS)"
+
+test-all: TESTS = slow or not slow
+test-all: test
 
 benchmark: install
 	$(BIN)/python benchmarks/cpu.py --json docs/speed-cpu.json

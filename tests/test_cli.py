@@ -190,13 +190,13 @@ def test_a_run_folder_that_exists_is_refused(command, finished):
 
 def test_kill_minus_nine_and_resume_gives_the_same_bits(tmp_path):
     """The process is killed again and again, wherever it happens to be, until the run is done."""
-    keys = [*KEYS, *NOISE, *ENGINE, "rounds=40", "checkpoint_every=3", "server=adam"]
+    keys = [*KEYS, *NOISE, *ENGINE, "rounds=31", "checkpoint_every=3", "server=adam"]
     assert cloister_command("run", *keys, "--folder", tmp_path / "whole").returncode == 0
     broken = tmp_path / "broken"
     command = [sys.executable, "-m", "cloister"]
     start = [*command, "run", *keys, "--folder", str(broken), "--quiet"]
     kills, target = 0, 5
-    while kills < 4:
+    while kills < 3:
         process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         while process.poll() is None and _charged(broken) < target:
             time.sleep(0.002)

@@ -106,6 +106,7 @@ def test_pieces_of_a_concatenation_come_first():
     torch.testing.assert_close(graph(*example), descend(*example))
 
 
+@pytest.mark.slow  # a minute of compiling, where it was not done before; the graphs that are compiled are tested above
 @pytest.mark.skipif(not shutil.which("g++"), reason="Inductor needs a compiler")
 def test_fused_kernels_agree_with_the_loop():
     task = toy_task()
