@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,6 +160,122 @@ def test_a_partition_says_whether_it_looks_at_labels(name):
     assert any(hands(other) != hands(labels) for other in others) == partition.label_dependent
 
 
+# ---------------------------------------------------------------- everybody's own data
+
+
+def squares(outputs: Tensor, labels: Tensor) -> Tensor:
+    return (outputs - labels[:, None]) ** 2
+
+
+class Table:
+    """What `datasets.Dataset` offers, as far as it is used."""
+
+    def __init__(self, **columns: list) -> None:
+        self.columns, self.column_names = columns, list(columns)
+
+    def __getitem__(self, name: str) -> list:
+        return self.columns[name]
+
+
+def as_arrays(folder: Path, rows: Rows, **options: Any) -> Task:
+    return cl.data.from_arrays(rows.inputs, rows.labels, rows.people, **options)
+
+
+def as_lists(folder: Path, rows: Rows, **options: Any) -> Task:
+    return cl.data.from_arrays(rows.inputs.tolist(), rows.labels.tolist(), rows.people.tolist(), **options)
+
+
+def as_dataset(folder: Path, rows: Rows, **options: Any) -> Task:
+    table = Table(x=rows.inputs.tolist(), label=rows.labels.tolist(), who=rows.people.tolist())
+    return cl.data.from_dataset(table, client="who", **options)
+
+
+def as_npz(folder: Path, rows: Rows, **options: Any) -> Task:
+    folder.mkdir()
+    for person in np.unique(rows.people):
+        own = rows.people == person
+        np.savez(folder / f"{person}.npz", inputs=rows.inputs[own], labels=rows.labels[own])
+    return cl.data.from_folder(folder, **options)
+
+
+def as_csv(folder: Path, rows: Rows, **options: Any) -> Task:
+    folder.mkdir()
+    for person in np.unique(rows.people):
+        own = rows.people == person
+        table = np.concatenate([rows.inputs[own], rows.labels[own][:, None]], axis=1)
+        lines = ["a,b,c,label", *(",".join(f"{value:g}" for value in row) for row in table)]
+        (folder / f"{person}.csv").write_text("\n".join(lines))
+    return cl.data.from_folder(folder, **options)
+
+
+def as_parquet(folder: Path, rows: Rows, **options: Any) -> Task:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs cloister[parquet]")
+    from pyarrow import parquet
+
+    folder.mkdir()
+    for person in np.unique(rows.people):
+        own = rows.people == person
+        columns = {name: rows.inputs[own][:, number] for number, name in enumerate("abc")}
+        table = pyarrow.table({**columns, "label": rows.labels[own]})
+        parquet.write_table(table, folder / f"{person}.parquet")
+    return cl.data.from_folder(folder, **options)
+
+
+OWN = [as_arrays, as_lists, as_dataset, as_npz, as_csv, as_parquet]
+
+
+@pytest.mark.parametrize("make", OWN)
+def test_another_sample_of_ones_own_changes_its_own_row_alone(make, tmp_path):
+    random = np.random.default_rng(0)
+    rows = Rows(random.normal(size=(COUNT, 3)), np.arange(COUNT) % 3, np.arange(COUNT) % 4)
+    before = make(tmp_path / "before", rows, classes=3, public=2)
+    for row in AT:
+        for number, other in enumerate((rows.with_other(row, rows.inputs[row] * -1e3), rows.with_other(row, label=2))):
+            after = make(tmp_path / f"{row}-{number}", other, classes=3, public=2)
+            assert expect_one_row(before, after) == (number == 0 or rows.labels[row] != 2)
+            assert not after.classes_inferred
+
+
+@pytest.mark.parametrize("make", OWN)
+def test_one_label_does_not_decide_what_all_labels_are(make, tmp_path):
+    """A loss of one's own, and labels that happen to be whole numbers but for one of them."""
+    random = np.random.default_rng(0)
+    rows = Rows(random.normal(size=(COUNT, 3)), (np.arange(COUNT) % 3).astype(float), np.arange(COUNT) % 4)
+    fixed = {"loss": squares, "model": lambda: torch.nn.Linear(3, 1)}
+    before = make(tmp_path / "before", rows, **fixed)
+    for row in AT:
+        after = make(tmp_path / str(row), rows.with_other(row, label=0.5), **fixed)
+        assert expect_one_row(before, after) == 1
+        assert after.population.labels.is_floating_point()
+
+
+@pytest.mark.parametrize("make", [as_arrays, as_npz, as_csv, as_dataset])
+def test_a_class_that_one_sample_has_shows_and_is_said(make, tmp_path):
+    rows = Rows(np.random.default_rng(0).normal(size=(COUNT, 3)), np.arange(COUNT) % 3, np.arange(COUNT) % 4)
+    before, after = make(tmp_path / "a", rows), make(tmp_path / "b", rows.with_other(5, label=7))
+    assert (before.classes, after.classes) == (3, 8)
+    assert before.classes_inferred
+    assert after.classes_inferred
+
+
+def test_one_row_or_one_client_does_not_decide_the_type_of_all(tmp_path):
+    y, who = [0, 1, 0, 1], [0, 0, 1, 1]
+    with pytest.raises(CloisterError, match="inputs of one type, whole numbers as in the first row, found 'fractions"):
+        cl.data.from_arrays([[1, 2], [3, 4], [5.5, 6], [7, 8]], y, who)
+    with pytest.raises(CloisterError, match=r"x to be int64 of shape .* found 'float64 of shape .* in row 2"):
+        cl.data.from_dataset(Table(x=[1, 2, 2.5, 3], label=y, who=who), client="who")
+    np.savez(tmp_path / "a.npz", inputs=np.zeros((3, 1, 2, 2), np.uint8), labels=np.arange(3))
+    np.savez(tmp_path / "b.npz", inputs=np.zeros((3, 1, 2, 2)), labels=np.arange(3))
+    with pytest.raises(CloisterError, match="every client's inputs to be uint8 like the first one's, found float64"):
+        cl.data.from_folder(tmp_path)
+    np.savez(tmp_path / "b.npz", inputs=np.zeros((3, 1, 2, 2), np.uint8), labels=np.arange(3.0))
+    with pytest.raises(CloisterError, match="every client's labels to be int64 like the first one's, found float64"):
+        cl.data.from_folder(tmp_path)
+    np.savez(tmp_path / "b.npz", inputs=np.zeros((0, 1, 2, 2)), labels=np.zeros(0))
+    task = cl.data.from_folder(tmp_path, test=0.3)
+    assert (task.population.inputs.dtype, task.clients) == (torch.uint8, 2), "who has no sample has no type"
+
+
 # ---------------------------------------------------------------- the false certificate
 
 
@@ -217,7 +334,7 @@ def test_medians_of_clients_are_for_clients_that_are_hospitals(hospitals):
     run = cl.run(method, cl.data.heart(impute="client_median"), rounds=1, delta=1e-5, progress=False)
     assert run.certificate.unit == "client"
     for make in (cl.data.iid(4), cl.data.dirichlet(4), cl.data.overlapping(4)):
-        with pytest.raises(CloisterError, match="the natural partition .* use impute = public"):
+        with pytest.raises(CloisterError, match=r"the natural partition .* use impute = public"):
             cl.data.heart(make, impute="client_median")
 
 

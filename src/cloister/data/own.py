@@ -118,6 +118,8 @@ def from_dataset(
             f"Expected a data set with columns, found {type(dataset).__name__}: give a datasets.Dataset, or use "
             "from_arrays."
         )
+    several = inputs is None or isinstance(inputs, Sequence)
+    expect(several, "inputs to name columns", inputs, "give one name, or a list of them")
     columns = list(dataset.column_names)
     chosen = [inputs] if isinstance(inputs, str) else list(inputs or [c for c in columns if c not in (client, label)])
     expect(bool(chosen), "a column of inputs", columns, "name it with inputs = ...")
@@ -138,9 +140,8 @@ def _column(name: str, values: Any) -> Array:
     rows = [np.asarray(value) for value in values]
     expect(bool(rows), "at least one sample", 0, "give some data")
     for number, row in enumerate(rows):
-        expect(
-            row.dtype.kind in "iufb", f"numbers in {name}", f"{row.dtype} in row {number}", "encode words as numbers"
-        )
+        numbers = row.dtype.kind in "iufb"
+        expect(numbers, f"numbers in {name}", f"{row.dtype} in row {number}", "encode words as numbers")
         same = row.shape == rows[0].shape and row.dtype.kind == rows[0].dtype.kind
         like, found = (f"{one.dtype} of shape {one.shape}" for one in (rows[0], row))
         expect(same, f"{name} to be {like} like its first row", f"{found} in row {number}", "make rows alike")

@@ -53,9 +53,7 @@ class Task:
 
     def __post_init__(self) -> None:
         fine = self.classes is None or self.classes >= 2
-        expect(
-            fine, "two classes at least", self.classes, "every model would be right, so an accuracy would say nothing"
-        )
+        expect(fine, "two classes at least", self.classes, "of one, every model is right, and accuracy says nothing")
 
     @property
     def clients(self) -> int:
@@ -203,10 +201,9 @@ def _inferred(parts: Sequence[Tensor]) -> int:
 def expect_different(labels: Tensor, test_labels: Tensor) -> None:
     """There are two classes at least: of one, every model is right, and an accuracy of 1 says nothing."""
     found = torch.cat([labels.flatten(), test_labels.flatten()])
+    several = len(found) < 2 or bool((found != found[0]).any())
     remedy = "every model would be right, so check the labels"
-    expect(
-        len(found) < 2 or bool((found != found[0]).any()), "labels of two classes at least", "one class only", remedy
-    )
+    expect(several, "labels of two classes at least", f"class {int(found[0])} only", remedy)
 
 
 def _pair(what: str, pair: Sequence[Any], like: Tensor, instead: str) -> tuple[Tensor, Tensor]:
