@@ -196,3 +196,85 @@ def test_more_bad_arrays_are_refused(change, message):
     x, y, who = arrays()
     with pytest.raises(CloisterError, match=message):
         cl.data.from_arrays(**{"inputs": x, "labels": y, "clients": who, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": np.arange(40) * 2**35}, "labels below 10000 where classes are not declared, found 1340029796352"),
+        ({"labels": np.arange(40) + 10**7}, "labels below 10000 .* found 10000039: number the classes from 0, or give"),
+        ({"labels": np.zeros(40, int)}, "labels of two classes at least, found 'class 0 only': every model"),
+        ({"labels": np.ones(40, int)}, "labels of two classes at least, found 'class 1 only'"),
+        ({"labels": np.ones(40, int), "classes": 5}, "labels of two classes at least"),
+        ({"classes": 1}, "classes to be a whole number of at least 2, found 1"),
+        ({"classes": 2.5}, "classes to be a whole number of at least 2, found 2.5"),
+        ({"classes": 0}, "classes to be a whole number"),
+        ({"classes": "3"}, "classes to be a whole number"),
+        ({"classes": True}, "classes to be a whole number"),
+        (
+            {"inputs": [[1.0, 2.0], [3.0]] * 20},
+            "inputs as an array, found something else .*: give rows of equal length",
+        ),
+        ({"labels": [[0], [1, 2]] * 20}, "labels as an array"),
+        ({"clients": [[0], [1, 2]] * 20}, "clients as an array"),
+        ({"inputs": np.array([{}] * 40)}, r"inputs to be numbers, found dtype\('O'\): give an array of numbers"),
+        ({"inputs": np.array([1.5, None] * 20)}, "inputs to be numbers"),
+        ({"inputs": None}, "inputs to be numbers"),
+        ({"inputs": 3.0}, "inputs to be an array, found 'a single number'"),
+        ({"inputs": np.zeros((40, 2), complex)}, "inputs to be numbers"),
+        ({"inputs": torch.zeros(40, 2, dtype=torch.complex64)}, "inputs to be real numbers"),
+        ({"inputs": np.full((40, 2), np.longdouble("1e400"))}, "finite inputs"),
+        ({"inputs": np.full((40, 2), 2**63, np.uint64)}, "inputs below 2.63, found 9223372036854775808"),
+        ({"test": None}, "test to be a fraction"),
+        ({"test": "0.2"}, "test to be a fraction"),
+        ({"test": True}, "test to be a fraction"),
+        ({"test": math.nan}, "test to be a fraction"),
+        ({"seed": "one"}, "seed to be a whole number"),
+        ({"seed": -1}, "seed to be a whole number"),
+        ({"registered": 6.5}, "registered to be a whole number"),
+        ({"model": 3}, "model to make a torch module"),
+        ({"loss": "squares"}, "loss to be a function"),
+        ({"view": "images"}, "view to be a View"),
+        ({"name": 3}, "name to be a word"),
+    ],
+)
+def test_wrong_types_and_senseless_labels_are_one_sentence(change, message):
+    x, y, who = arrays()
+    with pytest.raises(CloisterError, match=message) as caught:
+        cl.data.from_arrays(**{"inputs": x, "labels": y, "clients": who, **change})
+    assert str(caught.value).startswith("Expected ")
+    assert "\n" not in str(caught.value)
+
+
+def test_many_classes_are_welcome_where_they_are_declared():
+    x, _, who = arrays()
+    task = cl.data.from_arrays(x, np.arange(40) * 1000, who, classes=10**7)
+    assert (task.classes, task.classes_inferred) == (10**7, False)
+    assert cl.data.from_arrays(x, np.arange(40) % 3, who, classes=np.int64(4)).classes == 4
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.astype(np.longdouble),
+        lambda x: x.astype(">f8"),
+        lambda x: x[::-1][::-1],
+        lambda x: np.asfortranarray(x),
+        lambda x: x.tolist(),
+        lambda x: torch.from_numpy(x),
+    ],
+)
+def test_arrays_of_any_make_are_the_same_numbers(change):
+    x, y, who = arrays()
+    names = np.array([f"w{number}" for number in who], dtype=object)  # as pandas has them
+    task = cl.data.from_arrays(change(x), y.astype(">i4"), names, seed=np.int64(0))
+    assert torch.equal(task.population.inputs, cl.data.from_arrays(x, y, names.astype(str)).population.inputs)
+
+
+def test_one_class_is_refused_however_a_task_is_made():
+    task = cl.data.from_arrays(*arrays())
+    with pytest.raises(CloisterError, match="two classes at least, found 1"):
+        cl.data.Task("one", task.population, task.test_inputs, task.test_labels, 1, task.model)
+    part = cl.data.Samples(np.zeros((6, 2), np.float32), np.ones(6, np.int64))
+    with pytest.raises(CloisterError, match="labels of two classes at least, found 'class 1 only'"):
+        cl.data.deal(cl.data.RawData(part, part, 3), cl.data.iid(2), "toy")

@@ -623,14 +623,14 @@ def test_heart_is_scaled_by_constants(tmp_path):
             assert part.labels[mine].tolist() == [label] * each
 
 
-def test_what_is_missing_comes_from_the_hospitals_own_training_rows(tmp_path):
+def test_with_client_median_gaps_are_filled_from_the_hospitals_own_training_rows(tmp_path):
     ages = list(range(30, 90))
     rows = [f"{age},1,4,130,{100 + age},0,1,150,0,1,2,0,3,0" for age in ages]
     rows[7] = rows[7].replace(",137,", ",?,")
     rows[8] = rows[8].replace(",138,", ",0,")  # nobody alive has a cholesterol of 0
     never = [HEALTHY.replace(",200,", ",0,").replace(",0,3,0", ",?,?,2")] * 5
     write_heart(tmp_path, hungarian=rows, switzerland=never)
-    data = read("heart", tmp_path)
+    data = read("heart", tmp_path, impute="client_median")
     train = data.train.inputs[data.train.owners == "hungarian"]
     held = data.test.inputs[data.test.owners == "hungarian"]
     age = np.rint(10 * train[:, 0] + 55).astype(int)
@@ -643,7 +643,7 @@ def test_what_is_missing_comes_from_the_hospitals_own_training_rows(tmp_path):
     assert swiss[[4, 11, 12]].tolist() == [0.0, -1.0, -1.0], "constants, where the hospital knows nothing"
     # No other hospital's rows matter.
     write_heart(tmp_path, hungarian=rows, switzerland=["40,0,1,90,500,1,2,100,1,2,3,3,7,4"] * 30)
-    again = read("heart", tmp_path)
+    again = read("heart", tmp_path, impute="client_median")
     assert np.array_equal(again.train.inputs[again.train.owners == "hungarian"], train)
 
 
@@ -651,7 +651,7 @@ def test_medians_are_of_training_rows_alone(tmp_path):
     levels = [int(100 * 1.15**step) for step in range(11)]
     rows = [f"{30 + n},1,4,130,{level},0,1,150,0,1,2,0,3,0" for n, level in enumerate(levels)]
     write_heart(tmp_path, va=[*rows, "80,1,4,130,?,0,1,150,0,1,2,0,3,0"])
-    data = read("heart", tmp_path)
+    data = read("heart", tmp_path, impute="client_median")
     ages = {
         part: np.rint(10 * x.inputs[x.owners == "va"][:, 0] + 55)
         for part, x in vars(data).items()
@@ -664,12 +664,13 @@ def test_medians_are_of_training_rows_alone(tmp_path):
     assert filled == pytest.approx((np.median(known) - 200) / 50)
 
 
-def test_where_hospitals_are_not_the_clients_gaps_are_filled_with_constants(tmp_path):
+def test_gaps_are_filled_with_constants(tmp_path):
     write_heart(tmp_path, va=["50,1,4,130,300,0,1,150,0,1,2,0,3,0"] * 9 + ["50,1,4,130,?,0,1,150,0,1,2,0,3,0"])
-    data = format_named("heart").read(tmp_path, impute="public")
+    data = read("heart", tmp_path)
+    assert data.prepared_by == "sample"
     both = np.concatenate([part.inputs[part.owners == "va"] for part in (data.train, data.test)])
     assert sorted(set(both[:, 4].tolist())) == [0.0, 2.0], "200 for the gap, whatever the hospital's others are"
-    with pytest.raises(CloisterError, match="own or public"):
+    with pytest.raises(CloisterError, match="public or client_median"):
         format_named("heart").read(tmp_path, impute="guess")
 
 
@@ -715,9 +716,9 @@ def test_roles_are_clients_and_windows_are_cut_in_time_order(tmp_path):
     write(tmp_path / "tinyshakespeare.txt.gz", PLAY.encode())
     data = read("shakespeare", tmp_path, length=3)
     # Ann says "abcdefgh\nij\nklm~\té", 18 characters, of which 14 are for training.
-    assert [spell(row) for row in data.train.inputs] == ["abc", "def", "gh\n", "ij\n"]
-    assert spell(data.train.labels) == "dgik"
-    assert data.train.owners.tolist() == ["ANN"] * 4, "Bob says too little, the ghost nothing"
+    assert [spell(row) for row in data.train.inputs] == ["abc", "efg", "\nij"]
+    assert spell(data.train.labels) == "dh\n", "no character lies in two samples"
+    assert data.train.owners.tolist() == ["ANN"] * 3, "Bob says too little, the ghost nothing"
     assert [spell(row) for row in data.test.inputs] == ["m~\0"]
     assert data.test.labels.tolist() == [0]
     assert (data.classes, data.train.inputs.dtype) == (97, np.int64)

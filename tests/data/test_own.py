@@ -165,3 +165,37 @@ def test_a_damaged_npz_is_one_sentence(tmp_path, content):
 def test_a_column_of_numbers_is_one_feature():
     made = FakeDataset({"x": [1.0, 2.0, 3.0, 4.0], "label": [0, 1, 0, 1], "who": [0, 0, 1, 1]})
     assert cl.data.from_dataset(made, client="who", test=(np.zeros((1, 1)), np.zeros(1, int))).shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({"x": [[1.0], [2.0, 3.0]]}, {}, "x to be float64 of shape .* like its first row"),
+        ({"x": ["a", "b"]}, {}, "numbers in x, found '<U1 in row 0': encode words"),
+        ({"x": [None, 1.0]}, {}, "numbers in x"),
+        ({"x": []}, {}, "at least one sample"),
+        ({"x": [1.0, 2.0]}, {"inputs": 3}, "inputs to name columns, found 3"),
+        ({"x": [1.0, 2.0]}, {"inputs": [3]}, "the name of a column, found 3"),
+        ({"x": [1.0, 2.0]}, {"client": 3}, "the name of a column, found 3"),
+        ({"x": [1.0, 2.0]}, {"classes": 2.5}, "classes to be a whole number"),
+        ({}, {}, "a column of inputs"),
+        ({"x": [1.0, 2.0], "y": [[[1.0]], [[2.0]]]}, {}, "columns of numbers to stack, found '2 dimensions in y'"),
+    ],
+)
+def test_bad_datasets_are_one_sentence(columns, options, message):
+    made = FakeDataset({**columns, "label": [0, 1], "who": [0, 1]})
+    with pytest.raises(CloisterError, match=message):
+        cl.data.from_dataset(made, **{"client": "who", **options})
+
+
+def test_what_is_no_dataset_and_no_folder_is_one_sentence(tmp_path):
+    with pytest.raises(CloisterError, match="a data set with columns, found list"):
+        cl.data.from_dataset([1, 2], client="who")
+    for folder in (3, None, ["a"]):
+        with pytest.raises(CloisterError, match="folder to be a path"):
+            cl.data.from_folder(folder)
+    with pytest.raises(CloisterError, match="label to be the name of a column, found 3"):
+        cl.data.from_folder(tmp_path, label=3)
+    (tmp_path / "a.csv").write_text("x,label\n1,0\n2,0.5\n")
+    with pytest.raises(CloisterError, match=r"labels to be whole numbers, found 0\.5 in sample 1 of .*a\.csv"):
+        cl.data.from_folder(tmp_path)

@@ -90,6 +90,7 @@ def _store(data: RawData, folder: Path) -> None:
         "classes": data.classes,
         "mean": data.mean,
         "std": data.std,
+        "prepared_by": data.prepared_by,
         "arrays": {name: [array.dtype.str, array.shape] for name, array in arrays.items()},
     }
     folder.parent.mkdir(exist_ok=True)
@@ -126,7 +127,9 @@ def _load(folder: Path) -> RawData | None:
             Samples(arrays[f"{part}-inputs"], arrays[f"{part}-labels"], arrays.get(f"{part}-owners"))
             for part in ("train", "test")
         )
-        return RawData(train, test, int(about["classes"]), tuple(about["mean"]), tuple(about["std"]))
+        constants = int(about["classes"]), tuple(about["mean"]), tuple(about["std"])
+        # What was kept before this was said comes of samples alone: only an option that was not there has owners' data.
+        return RawData(train, test, *constants, about.get("prepared_by", "sample"))
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

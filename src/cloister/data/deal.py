@@ -14,7 +14,7 @@ from cloister.batches import Population
 from cloister.data.partitions import Hands, Partition, most_copies
 from cloister.data.public import set_aside
 from cloister.data.raw import Array, RawData, Samples
-from cloister.data.task import Task, expect_classes
+from cloister.data.task import Task, expect_classes, expect_different
 from cloister.errors import expect
 from cloister.models import logistic
 from cloister.views import View, plain
@@ -32,8 +32,15 @@ def deal(
 
     Before that, `public` training samples are set aside as public data, disjoint from the test part and from every
     client's samples; of natural clients, whole ones until there are as many, so that so many fewer are left.
+
+    Who gets which sample, and which are public, goes by numbers of samples and by owners, never by what is in a sample
+    (but for the labels that a label-dependent partition looks at). The test sets of clients that have none of their own
+    are drawn by labels of training samples; they are for looking at, and nothing that is trained depends on them.
     """
     expect(len(raw.train) > 0, f"{name} to have training samples", 0, "its files or options leave none")
+    whole = partition.name == "natural" or raw.prepared_by == "sample"
+    remedy = "one client's data would be in another's samples, so use impute = public"
+    expect(whole, "the natural partition of samples that statistics of their owner went into", partition.name, remedy)
     train, aside = set_aside(raw.train, public, partition)
     raw = replace(raw, train=train)
     hands = partition.deal(raw.train)
@@ -43,6 +50,7 @@ def deal(
     test_inputs, test_labels = _rows(raw.test.inputs), _rows(raw.test.labels).long()
     for what, values in (("labels", labels), ("test labels", test_labels)):
         expect_classes(what, values, raw.classes)
+    expect_different(labels, test_labels)
     known = None
     if aside is not None:
         known = _rows(aside.inputs), _rows(aside.labels).long()
@@ -60,6 +68,8 @@ def deal(
         local_test=_local_test(raw, partition, hands),
         copies=most_copies(hands, len(raw.train)) if partition.overlapping else 1,
         public=known,
+        prepared_by="sample" if raw.prepared_by == "sample" else "client",
+        label_dependent=partition.label_dependent,
     )
 
 

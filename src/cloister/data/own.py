@@ -10,29 +10,30 @@ import numpy as np
 
 from cloister.data.raw import Array
 from cloister.data.task import Task, from_arrays
-from cloister.errors import CloisterError, Corrupted, nearest
+from cloister.errors import CloisterError, Corrupted, expect, nearest
+from cloister.problem import cross_entropy
 
 
 def from_folder(folder: str | Path, *, label: str = "label", **options: Any) -> Task:
     """A task from a folder with one file per client: .npz, .csv or .parquet; the file's name is the client's.
 
     An .npz holds `inputs` and `labels`; a .csv or .parquet holds numeric columns, one of which is `label`. All
-    clients have the same columns in the same order. `options` go to `from_arrays` (test, public, model, loss, ...).
+    clients have the same columns in the same order and the same types. What labels are is declared, not guessed: whole
+    numbers where the loss is cross-entropy or `classes` is given, else fractions. `options` go to `from_arrays` (test,
+    public, model, loss, ...).
     """
+    expect(isinstance(folder, (str, Path)), "folder to be a path", folder, "name the folder with the clients' files")
+    expect(isinstance(label, str), "label to be the name of a column", label, "name the one with the labels")
     path = Path(folder)
     files = sorted(file for file in path.glob("*") if file.suffix in _READERS) if path.is_dir() else []
     if not files:
         raise CloisterError(f"Expected .npz, .csv or .parquet files in {path}, found none: put one there per client.")
-    inputs: list[Array] = []
-    labels: list[Array] = []
-    owners: list[str] = []
-    columns: list[str] | None = None
-    stems = [file.stem for file in files]
+    _expect_one_file_each(path, [file.stem for file in files])
+    are_classes = options.get("loss", cross_entropy) is cross_entropy or options.get("classes") is not None
+    parts, columns = [], None
     for file in files:
-        if stems.count(file.stem) > 1:
-            raise CloisterError(f"Expected one file per client, found two for {file.stem!r} in {path}: rename one.")
         x, y, names = _read(file, label)
-        columns = columns or names
+        columns = names if columns is None else columns
         if names != columns:
             raise CloisterError(
                 f"Expected the columns {', '.join(columns)} in this order in every file, found {', '.join(names)} in "
@@ -40,20 +41,51 @@ def from_folder(folder: str | Path, *, label: str = "label", **options: Any) -> 
             )
         if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
             raise CloisterError(f"Expected a label for each input, found {x.shape} and {y.shape} in {file}: mend it.")
-        if inputs and x.shape[1:] != inputs[0].shape[1:]:
-            raise CloisterError(
-                f"Expected every client's inputs to have shape {inputs[0].shape[1:]} like the first one's, found "
-                f"{x.shape[1:]} in {file}: mend that file."
-            )
-        inputs.append(x)
-        labels.append(y)
-        owners += [file.stem] * len(x)
+        parts.append((file, x, _as_classes(file, y) if are_classes and file.suffix != ".npz" else y))
+    some = [part for part in parts if len(part[1])] or parts  # an empty file has no type
+    for file, x, y in some:
+        _expect_like(file, "inputs", x, some[0][1])
+        _expect_like(file, "labels", y, some[0][2])
     return from_arrays(
-        np.concatenate(inputs),
-        np.concatenate(labels),
-        np.array(owners),
+        np.concatenate([x for _, x, _ in some]),
+        np.concatenate([y for _, _, y in some]),
+        np.array([file.stem for file, x, _ in some for _ in range(len(x))], dtype=str),
         **{"name": path.name, "registered": len(files), **options},
     )
+
+
+def _expect_one_file_each(folder: Path, clients: list[str]) -> None:
+    for client in clients:
+        if clients.count(client) > 1:
+            raise CloisterError(f"Expected one file per client, found two for {client!r} in {folder}: rename one.")
+
+
+def _expect_like(file: Path, what: str, mine: Array, first: Array) -> None:
+    """One client's file must not decide of which shape and type everybody's numbers are."""
+    if mine.shape[1:] != first.shape[1:]:
+        raise CloisterError(
+            f"Expected every client's {what} to have shape {first.shape[1:]} like the first one's, found "
+            f"{mine.shape[1:]} in {file}: mend that file."
+        )
+    same = mine.dtype == first.dtype or (mine.dtype.kind == first.dtype.kind == "f")
+    if not same:
+        raise CloisterError(
+            f"Expected every client's {what} to be {first.dtype} like the first one's, found {mine.dtype} in {file}: "
+            "convert them."
+        )
+
+
+def _as_classes(file: Path, labels: Array) -> Array:
+    """A table's labels as whole numbers, which all have to be."""
+    with np.errstate(invalid="ignore"):
+        whole: Array = labels.astype(np.int64)
+    bad = np.flatnonzero(whole != labels)
+    if len(bad):
+        raise CloisterError(
+            f"Expected labels to be whole numbers, found {labels[bad[0]]:g} in sample {int(bad[0])} of {file}: number "
+            "the classes from 0, or give a loss of your own."
+        )
+    return whole
 
 
 Columns = list[str]
@@ -81,19 +113,39 @@ def from_dataset(
     that are stacked; by default all but client and label. Images become arrays with channels first. `options` go to
     `from_arrays` (test, public, model, loss, ...).
     """
+    if not hasattr(dataset, "column_names") or not hasattr(dataset, "__getitem__"):
+        raise CloisterError(
+            f"Expected a data set with columns, found {type(dataset).__name__}: give a datasets.Dataset, or use "
+            "from_arrays."
+        )
+    several = inputs is None or isinstance(inputs, Sequence)
+    expect(several, "inputs to name columns", inputs, "give one name, or a list of them")
     columns = list(dataset.column_names)
     chosen = [inputs] if isinstance(inputs, str) else list(inputs or [c for c in columns if c not in (client, label)])
+    expect(bool(chosen), "a column of inputs", columns, "name it with inputs = ...")
     for column in (client, label, *chosen):
+        expect(isinstance(column, str), "the name of a column", column, "columns are chosen by name")
         if column not in columns:
             raise CloisterError(f"Expected a column {column!r}, found none: {nearest(column, columns)}.")
-    parts = [_column(dataset[column]) for column in chosen]
-    x = parts[0] if len(parts) == 1 else np.concatenate([part.astype(np.float32) for part in parts], axis=1)
-    return from_arrays(x, np.asarray(dataset[label]), np.asarray(dataset[client]), **options)
+    parts = [_column(column, dataset[column]) for column in chosen]
+    if len(parts) > 1:
+        for column, part in zip(chosen, parts, strict=True):
+            expect(part.ndim == 2, "columns of numbers to stack", f"{part.ndim - 1} dimensions in {column}", "name one")
+        parts = [np.concatenate([part.astype(np.float32) for part in parts], axis=1)]
+    return from_arrays(parts[0], dataset[label], dataset[client], **options)
 
 
-def _column(values: Any) -> Array:
-    """A column as an array; pictures as bytes with channels first."""
-    array = np.stack([np.asarray(value) for value in values])
+def _column(name: str, values: Any) -> Array:
+    """A column as an array; pictures as bytes with channels first. Every row has the first one's shape and type."""
+    rows = [np.asarray(value) for value in values]
+    expect(bool(rows), "at least one sample", 0, "give some data")
+    for number, row in enumerate(rows):
+        numbers = row.dtype.kind in "iufb"
+        expect(numbers, f"numbers in {name}", f"{row.dtype} in row {number}", "encode words as numbers")
+        same = row.shape == rows[0].shape and row.dtype.kind == rows[0].dtype.kind
+        like, found = (f"{one.dtype} of shape {one.shape}" for one in (rows[0], row))
+        expect(same, f"{name} to be {like} like its first row", f"{found} in row {number}", "make rows alike")
+    array = np.stack(rows)
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         return array[:, None] if array.ndim == 3 else np.ascontiguousarray(np.moveaxis(array, -1, 1))
     array = array[:, None] if array.ndim == 1 else array
@@ -141,10 +193,7 @@ def _split_columns(file: Path, names: list[str], table: Array, label: str) -> tu
     if label not in names:
         raise CloisterError(f"Expected a column {label!r} in {file}, found none: {nearest(label, names)}.")
     where = names.index(label)
-    labels = table[:, where]
-    if np.array_equal(labels, np.floor(labels)):
-        labels = labels.astype(np.int64)
-    return np.delete(table, where, axis=1).astype(np.float32), labels, names
+    return np.delete(table, where, axis=1).astype(np.float32), table[:, where], names
 
 
 _READERS: dict[str, Callable[[Path, str], tuple[Array, Array, Columns]]] = {

@@ -1,6 +1,8 @@
 """Partitions: which client gets which sample. Exact, quick, and a function of the seed.
 
-All but `overlapping` are disjoint and complete: every sample goes to exactly one client.
+All but `overlapping` are disjoint and complete: every sample goes to exactly one client. All but the label-dependent
+ones go by numbers of samples and by owners alone: another sample in one place leaves every other one where it is. (A
+sample that is removed keeps its place on the roster, so that the numbers are the declared ones.)
 """
 
 from __future__ import annotations
@@ -20,12 +22,17 @@ Hands = list[Array]
 
 @dataclass(frozen=True)
 class Partition:
-    """`deal(samples)` gives every client its rows. `overlapping` says that a sample may go to several clients."""
+    """`deal(samples)` gives every client its rows. `overlapping` says that a sample may go to several clients.
+
+    `label_dependent` says that labels decide who gets what: with another label in one place, other samples may move to
+    other clients. A guarantee is then for the federation as dealt, and its certificate says so.
+    """
 
     name: str
     settings: Mapping[str, Any]
     deal: Callable[[Samples], Hands]
     overlapping: bool = False
+    label_dependent: bool = False
 
 
 def iid(clients: int = 100, split_seed: int = 0) -> Partition:
@@ -70,7 +77,8 @@ def dirichlet(clients: int = 100, alpha: float = 0.5, split_seed: int = 0) -> Pa
                         left[label] -= count
         return [np.concatenate(hand) if hand else np.empty(0, dtype=np.int64) for hand in hands]
 
-    return Partition("dirichlet", {"clients": clients, "alpha": alpha, "split_seed": split_seed}, deal)
+    settings = {"clients": clients, "alpha": alpha, "split_seed": split_seed}
+    return Partition("dirichlet", settings, deal, label_dependent=True)
 
 
 _TURNS = 5
@@ -109,7 +117,8 @@ def dirichlet_by_class(clients: int = 100, alpha: float = 0.5, split_seed: int =
                 hands[client].append(part)
         return [np.concatenate(hand) for hand in hands]
 
-    return Partition("dirichlet_by_class", {"clients": clients, "alpha": alpha, "split_seed": split_seed}, deal)
+    settings = {"clients": clients, "alpha": alpha, "split_seed": split_seed}
+    return Partition("dirichlet_by_class", settings, deal, label_dependent=True)
 
 
 def shards(clients: int = 10, per_client: int = 4, split_seed: int = 0) -> Partition:
@@ -128,7 +137,7 @@ def shards(clients: int = 10, per_client: int = 4, split_seed: int = 0) -> Parti
         return [np.concatenate([pieces[shard] for shard in mine]) for mine in order]
 
     settings = {"clients": clients, "per_client": per_client, "split_seed": split_seed}
-    return Partition("shards", settings, deal)
+    return Partition("shards", settings, deal, label_dependent=True)
 
 
 def natural(split_seed: int = 0) -> Partition:

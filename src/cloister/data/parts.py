@@ -23,8 +23,9 @@ def joined(parts: Sequence[Samples]) -> Samples:
 def held_out(owner: object, count: int, seed: int, fraction: float = 0.2) -> Array:
     """Which of an owner's `count` samples to hold out: a mask, the fraction up to rounding by lot, never all of them.
 
-    It follows from the seed, the owner and the count: the guarantee is for an owner, so that no owner's split may
-    depend on anybody else's data.
+    It follows from the seed, the owner and the count. So no owner's split depends on anybody else's data, and none on
+    what is in a sample: with another one in its place, or with that place left empty, every other sample stays on its
+    side. (A guarantee for single samples is for declared counts: a sample that is removed keeps its place among them.)
 
     >>> int(held_out("ann", 10, seed=0).sum())
     2

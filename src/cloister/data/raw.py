@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,10 +24,16 @@ class Samples:
 
 @dataclass(frozen=True)
 class RawData:
-    """A training part and a test part. `mean` and `std` per channel turn stored inputs/255 into what models like."""
+    """A training part and a test part. `mean` and `std` per channel turn stored inputs/255 into what models like.
+
+    They are published constants, never computed from what was read. `prepared_by` says what a training sample was
+    computed from beside such constants: itself alone, or (where a statistic of theirs went into it) all samples of its
+    owner. Anything wider has no place here: one client's data would reach another's.
+    """
 
     train: Samples
     test: Samples
     classes: int
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    prepared_by: Literal["sample", "owner"] = "sample"

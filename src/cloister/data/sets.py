@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -93,15 +94,25 @@ def fed_emnist(partition: Partition | None = None, augment: bool = False, public
 
 def har(partition: Partition | None = None, public: int = 0) -> Task:
     """UCI HAR: what 30 people were doing while their telephones measured nine signals; 6 classes."""
-    return deal(_read("har"), partition or natural(), "har", public=public)
+    task = deal(_read("har"), partition or natural(), "har", public=public)
+    return replace(task, sample_notes=(_HALVES,))
 
 
-def heart(partition: Partition | None = None, public: int = 0) -> Task:
-    """UCI heart disease: 13 findings on the patients of four hospitals; ill or not."""
-    partition = partition or natural()
-    # A gap filled with the hospital's median would carry one client's data to others of the same hospital.
-    raw = _read("heart", impute="own" if partition.name == "natural" else "public")
-    return deal(raw, partition, "heart", public=public)
+_HALVES = (
+    "overlapping windows: a sample of this data set shares half of its measurements with the next, so that a single "
+    "measurement lies in two samples and is protected as two of them together are"
+)
+
+
+def heart(
+    partition: Partition | None = None, impute: Literal["public", "client_median"] = "public", public: int = 0
+) -> Task:
+    """UCI heart disease: 13 findings on the patients of four hospitals; ill or not.
+
+    A missing value becomes a public constant, or the median of the hospital's own patients, which is for the natural
+    partition and for methods that protect whole clients.
+    """
+    return deal(_read("heart", impute=impute), partition or natural(), "heart", public=public)
 
 
 def shakespeare(partition: Partition | None = None, length: int = 80, public: int = 0) -> Task:
@@ -162,7 +173,7 @@ def scattered(raw: RawData) -> RawData:
         found = [scatter(np.asarray(part.inputs[at : at + 1024], dtype=np.float32) / 255) for at in watched]
         return Samples(np.concatenate(found), part.labels, part.owners)
 
-    return RawData(features(raw.train), features(raw.test), raw.classes)
+    return replace(raw, train=features(raw.train), test=features(raw.test), mean=(), std=())
 
 
 def _view(raw: RawData, augment: bool, size: int | None = None) -> View:

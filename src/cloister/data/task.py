@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cloister.batches import Population
+from cloister.data.arrays import owners_of, tensor_of, whole
 from cloister.data.parts import by_owner, held_out
 from cloister.data.public import others, rows_of_people
-from cloister.errors import CloisterError, expect, expect_count
+from cloister.errors import CloisterError, expect
 from cloister.models import logistic
 from cloister.params import hash_of
 from cloister.problem import Loss, cross_entropy
@@ -40,6 +41,19 @@ class Task:
     """With how many clients the most widespread sample lies; above 1, clients overlap."""
     public: tuple[Tensor, Tensor] | None = None
     """Public inputs and labels, stored like the clients', to whom none of them belongs; none is of the test set."""
+    prepared_by: Literal["sample", "client"] = "sample"
+    """What a training sample was computed from beside public constants: itself alone, or its client's samples. A
+    guarantee for single samples needs the former: then a neighbour differs in one row, and in nothing else."""
+    label_dependent: bool = False
+    """Whether labels decided which client holds which sample (`Partition.label_dependent`)."""
+    classes_inferred: bool = False
+    """Whether the number of classes was taken from the largest label, and not declared."""
+    sample_notes: tuple[str, ...] = ()
+    """What a guarantee for single samples leaves out because of the data, in words for the certificate."""
+
+    def __post_init__(self) -> None:
+        fine = self.classes is None or self.classes >= 2
+        expect(fine, "two classes at least", self.classes, "of one, every model is right, and accuracy says nothing")
 
     @property
     def clients(self) -> int:
@@ -77,10 +91,14 @@ def from_arrays(
 ) -> Task:
     """A task from anybody's arrays: inputs [n, ...], labels [n], and whose sample each one is [n].
 
+    Which samples are held out, and where each one lies, goes by clients and their numbers of samples, never by what is
+    in a sample: with another one in its place, every other stays where it is.
+
     Args:
+        inputs: an array, a tensor or a list; its type says what the numbers are, see `cloister.data.arrays`.
         clients: anything that tells clients apart: numbers or names.
         test: a pair (inputs, labels), or the fraction of every client's samples to hold out at random.
-        classes: the number of classes; by default one more than the largest label.
+        classes: the number of classes; by default one more than the largest label, which the certificate says.
         registered: the number of clients, where some have no sample at all.
         view: how stored inputs become what the model sees; by default bytes [n, c, h, w] are scaled as pictures.
         model: makes the model to start from; logistic regression by default.
@@ -91,21 +109,24 @@ def from_arrays(
     >>> task.clients, task.classes, len(task.test_labels)
     (5, 3, 10)
     """
-    x, y, owners = _tensor("inputs", inputs), _tensor("labels", labels), _owners(clients)
+    _expect_types(model, loss, view, name)
+    seed = whole("seed", seed, "any whole number that is not negative", least=0)
+    x, y, owners = tensor_of("inputs", inputs), tensor_of("labels", labels), owners_of(clients)
     for what, length in (("labels", len(y)), ("clients", len(owners))):
         expect(length == len(x), f"as many {what} as inputs ({len(x)})", length, "give one for every sample")
     expect(len(x) > 0, "at least one sample", 0, "give some data")
     named = len(np.unique(owners))
-    population_size = named if registered is None else registered
-    expect_count("registered", population_size, f"samples belong to {named} clients", least=named)
+    population_size = whole(
+        "registered", named if registered is None else registered, f"samples belong to {named} clients", least=named
+    )
 
     known = None
     if isinstance(public, (tuple, list)):
         known = _pair("public", public, x, "a number of samples")
         expect(len(known[1]) > 0, "at least one public sample", 0, "give some, or leave public out")
     elif not (isinstance(public, int) and public == 0):
-        expect_count("public", public, "the number of samples to set aside, or give (inputs, labels)", least=0)
-        aside = rows_of_people(owners, public, seed)
+        count = whole("public", public, "the number of samples to set aside, or give (inputs, labels)", least=0)
+        aside = rows_of_people(owners, count, seed)
         rest = others(aside, len(x))
         known, x, y, owners = (x[aside], y[aside]), x[rest], y[rest], owners[rest]
     left, owner = np.unique(owners, return_inverse=True)
@@ -115,18 +136,23 @@ def from_arrays(
     if isinstance(test, (tuple, list)):
         test_x, test_y = _pair("test", test, x, "a fraction")
     else:
-        expect(0 < test < 1, "test to be a fraction between 0 and 1", test, "or give (inputs, labels)")
+        fraction = isinstance(test, (float, np.floating)) and 0 < test < 1
+        expect(fraction, "test to be a fraction between 0 and 1", test, "or give (inputs, labels)")
         held = np.zeros(len(x), dtype=bool)
         for name_of_owner, rows in by_owner(owners):
-            held[rows[held_out(name_of_owner, len(rows), seed, test)]] = True
+            held[rows[held_out(name_of_owner, len(rows), seed, float(test))]] = True
         local_test = (torch.arange(int(held.sum())), torch.from_numpy(owner[held]))
         test_x, test_y, x, y, owner = x[held], y[held], x[~held], y[~held], owner[~held]
 
+    inferred = classes is None and loss is cross_entropy
+    if classes is not None:
+        classes = whole("classes", classes, "the number of different labels", least=2)
     if loss is cross_entropy:
         parts = {"labels": y, "test labels": test_y} | ({} if known is None else {"public labels": known[1]})
-        classes = classes or max(0, *(int(values.max()) for values in parts.values() if len(values))) + 1
+        classes = classes or _inferred(list(parts.values()))
         for what, values in parts.items():
             expect_classes(what, values, classes)
+        expect_different(y, test_y)
         y, test_y = y.long(), test_y.long()
         known = known and (known[0], known[1].long())
     view = view or _usual_view(x)
@@ -144,25 +170,50 @@ def from_arrays(
         view=view,
         local_test=local_test,
         public=known,
+        classes_inferred=inferred,
     )
+
+
+def _expect_types(model: object, loss: object, view: object, name: object) -> None:
+    """What is no data is what it should be."""
+    expect(model is None or callable(model), "model to make a torch module", model, "give a function or a module")
+    expect(callable(loss), "loss to be a function", loss, "of outputs and labels, with one loss per sample")
+    expect(view is None or isinstance(view, View), "view to be a View", view, "make one with cloister.views.images")
+    expect(isinstance(name, str), "name to be a word", name, "it is shown, and nothing else")
+
+
+MOST_INFERRED = 10_000
+"""More classes than this are not taken from a label, which is then more likely a mistake, but have to be declared."""
+
+
+def _inferred(parts: Sequence[Tensor]) -> int:
+    """One more than the largest label."""
+    classes = max(1, *(int(values.max()) + 1 for values in parts if len(values)))
+    expect(
+        classes <= MOST_INFERRED,
+        f"labels below {MOST_INFERRED} where classes are not declared",
+        classes - 1,
+        "number the classes from 0, or give classes",
+    )
+    return classes
+
+
+def expect_different(labels: Tensor, test_labels: Tensor) -> None:
+    """There are two classes at least: of one, every model is right, and an accuracy of 1 says nothing."""
+    found = torch.cat([labels.flatten(), test_labels.flatten()])
+    several = len(found) < 2 or bool((found != found[0]).any())
+    remedy = "every model would be right, so check the labels"
+    expect(several, "labels of two classes at least", f"class {int(found[0])} only", remedy)
 
 
 def _pair(what: str, pair: Sequence[Any], like: Tensor, instead: str) -> tuple[Tensor, Tensor]:
     """Inputs and labels that somebody gives beside the clients'; the inputs have the shape of theirs."""
     expect(len(pair) == 2, f"{what} to be (inputs, labels)", len(pair), f"give both, or {instead}")
-    x, y = _tensor(f"{what} inputs", pair[0]), _tensor(f"{what} labels", pair[1])
+    x, y = tensor_of(f"{what} inputs", pair[0]), tensor_of(f"{what} labels", pair[1])
     expect(len(x) == len(y), f"as many {what} labels as {what} inputs", len(y), "give one for each")
     same = x.shape[1:] == like.shape[1:]
     expect(same, f"{what} inputs of shape {tuple(like.shape[1:])}", tuple(x.shape[1:]), "make them alike")
     return x, y
-
-
-def _owners(clients: Any) -> np.ndarray[Any, np.dtype[Any]]:
-    owners = clients.detach().cpu().numpy() if isinstance(clients, Tensor) else np.asarray(clients)
-    fine = owners.ndim == 1 and owners.dtype.kind in "iubUS"
-    found = f"{owners.dtype} of shape {owners.shape}"
-    expect(fine, "clients to be a list of whole numbers or of names", found, "give one for every sample")
-    return owners
 
 
 def _usual_view(inputs: Tensor) -> View:
@@ -170,24 +221,6 @@ def _usual_view(inputs: Tensor) -> View:
     if inputs.dtype == torch.uint8 and inputs.dim() == 4:
         return images((0.5,) * inputs.shape[1], (0.5,) * inputs.shape[1])
     return plain()
-
-
-def _tensor(what: str, values: Any) -> Tensor:
-    array = values.detach().cpu() if isinstance(values, Tensor) else np.asarray(values)
-    numbers = isinstance(array, Tensor) or array.dtype.kind in "iufb"
-    expect(numbers, f"{what} to be numbers", getattr(array, "dtype", None), "encode words as numbers")
-    if not isinstance(array, Tensor) and array.dtype.kind in "iu" and array.dtype != np.uint8:
-        array = array.astype(np.int64)  # torch knows little of the other widths; bytes may be pictures
-    tensor = torch.as_tensor(array)
-    expect(tensor.dim() > 0, f"{what} to be an array", "a single number", "give one for every sample")
-    if tensor.is_floating_point():
-        bad = ~torch.isfinite(tensor.flatten(1).sum(1) if tensor.dim() > 1 else tensor)
-        if bad.any() and not torch.isfinite(tensor).all():
-            row = int(bad.nonzero()[0])
-            raise CloisterError(
-                f"Expected finite {what}, found NaN or infinity in row {row}: remove or impute such values."
-            )
-    return tensor
 
 
 def expect_classes(what: str, labels: Tensor, classes: int) -> None:

@@ -73,6 +73,7 @@ MEANINGS = {
     "per_client": "label shards that a client gets",
     "split": "which of EMNIST's splits",
     "augment": "true: crop at random and, for photographs, flip",
+    "impute": "what a missing value becomes: public (a constant), or client_median (for methods that protect clients)",
     "features": "pixels, or scatter for scattering features (ScatterNet)",
     "side": "frame the images in black to this side",
     "length": "characters that the next one is guessed from",

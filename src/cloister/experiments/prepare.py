@@ -70,6 +70,7 @@ def prepare(
     known: Mapping[str, Any] | None = None,
 ) -> Ready:
     """Check, calibrate and describe. `known` is the description of a run that is being resumed."""
+    _expect_samples_apart(method, task)
     expect_count("rounds", rounds, "a run has at least one round")
     expect_count("seed", seed, "any whole number that is not negative", least=0)
     expect(randomness in RANDOMNESS, f"randomness to be one of {', '.join(RANDOMNESS)}", randomness, "choose one")
@@ -125,6 +126,10 @@ def prepare(
             "view": {"name": task.view.name, **task.view.settings},
             "copies": task.copies,
             "public": 0 if task.public is None else len(task.public[1]),
+            "prepared_by": task.prepared_by,
+            "label_dependent": task.label_dependent,
+            "classes_inferred": task.classes_inferred,
+            "sample_notes": list(task.sample_notes),
             **({"sizes": task.population.counts.tolist()} if method.unit == "sample" else {}),
         },
         "model": {
@@ -158,6 +163,16 @@ def prepare(
     fed = replace(fed, streams=replace(streams, run=run, repeatable=place.type == "cpu"))
     score = scorer(module, problem.layout, task, w)
     return Ready(fed, module, w, score, budgets, delta, description, fingerprint)
+
+
+def _expect_samples_apart(method: Method, task: Task) -> None:
+    """Refuse to price a sample where it went into other samples: a neighbour would differ in all of these."""
+    if method.unit == "sample" and task.prepared_by != "sample":
+        raise CloisterError(
+            f"Expected data in which every sample was prepared by itself, for a method that protects samples, found "
+            f"{task.name}, where statistics of a client's samples went into others: fill gaps with constants (impute = "
+            "public), or choose a method that protects clients."
+        )
 
 
 def _expect_a_round(fed: Federation, budgets: Mapping[str, Budget]) -> None:

@@ -172,8 +172,9 @@ _WHOLE = {
     Relation.REPLACE: "replace one {unit}: all its data become any others",
 }
 _SAMPLE = {
-    Relation.ADD_REMOVE: "add or remove one sample of one client; rates and divisors stay as they were declared",
-    Relation.REPLACE: "replace one sample of one client by any other",
+    Relation.ADD_REMOVE: "add or remove one sample of one client, every other one staying in its place; rates and "
+    "divisors stay as they were declared",
+    Relation.REPLACE: "replace one sample of one client by any other, every other one staying in its place",
 }
 
 

@@ -77,11 +77,13 @@ def not_covered(description: Mapping[str, Any], delta: float, private: bool) -> 
         "hyper-parameter search: choosing clip, learning rate, rounds or model by looking at results on these "
         "clients' data is a release that was not charged",
         "metrics: accuracies, losses, cohort sizes and counts of rejected updates are exact; where test samples are "
-        "the clients' own, what they show is not protected",
+        "the clients' own, or drawn for a client by its labels, what they show is not protected",
         "the files beside this certificate: the checkpoint holds a hash of the data (and, while a run with "
         "correlated noise is under way, noise that could be subtracted), config.toml the seed and metrics.jsonl the "
         "metrics, so publish the model and this certificate alone",
-        "what the run started from: the initial model, the shape of the data and the number of classes count as public",
+        "what the run started from: the initial model, the shape and type of the data, the constants that scale them "
+        "and the number of classes count as public, and what was computed from the data before they were handed over "
+        "(scaling, imputation, selection) is not covered",
         _declared(clients, samples),
         "floating-point arithmetic: the proof is for real numbers, the noise is drawn with finite precision",
     ]
@@ -90,6 +92,7 @@ def not_covered(description: Mapping[str, Any], delta: float, private: bool) -> 
             "simulation: cohorts, lots and noise follow from a seed, and whoever knows the seed can remove the noise; "
             'for a real release use randomness = "secure"'
         )
+    gaps += _of_the_data(description["task"], samples)
     copies = description["task"].get("copies", 1)
     if copies > 1 and samples:
         gaps.append(
@@ -110,6 +113,24 @@ def not_covered(description: Mapping[str, Any], delta: float, private: bool) -> 
         gaps.append(
             f"delta {delta:g} is not below 1/{many}: a mechanism that publishes one random "
             f"{'sample' if samples else 'client'}'s data whole would satisfy it"
+        )
+    return gaps
+
+
+def _of_the_data(task: Mapping[str, Any], samples: bool) -> list[str]:
+    """What follows from how the data became a federation."""
+    unit = "sample" if samples else "client"
+    gaps = list(task.get("sample_notes", [])) if samples else []
+    if task.get("label_dependent"):
+        kept = "every other sample in its place" if samples else "every other client with the samples it has"
+        gaps.append(
+            "who holds what: labels decided which client holds which sample, as in a simulation; the guarantee is for "
+            f"the federation as dealt, and its neighbours differ in one {unit}, {kept}"
+        )
+    if task.get("classes_inferred"):
+        gaps.append(
+            f"the number of classes was taken from the largest label, so that a label which only one {unit} has would "
+            "show in the shape of the model; classes = ... declares it"
         )
     return gaps
 

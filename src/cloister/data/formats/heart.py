@@ -51,25 +51,31 @@ FEATURES = (
 NEVER_ZERO = [number for number, feature in enumerate(FEATURES) if feature.name in ("trestbps", "chol")]
 
 
-def files(root: Path, seed: int = 0, impute: str = "own") -> list[Path]:
+IMPUTE = ("public", "client_median")
+
+
+def files(root: Path, seed: int = 0, impute: str = "public") -> list[Path]:
     """One file per hospital."""
     return [root / "heart_disease" / f"processed.{hospital}.data" for hospital in HOSPITALS]
 
 
-def read(root: Path, seed: int = 0, impute: str = "own") -> RawData:
-    """Features float32 [n, 13], scaled; 1 for disease; a fifth of each hospital held out, owned by hospitals' names."""
-    expect(impute in ("own", "public"), "impute to be own or public", impute, "own suits hospitals as clients")
+def read(root: Path, seed: int = 0, impute: str = "public") -> RawData:
+    """Features float32 [n, 13], scaled; 1 for disease; a fifth of each hospital held out, owned by hospitals' names.
+
+    A missing value becomes a public constant, so that a patient's row is made of that patient's values alone. With
+    impute="client_median" it becomes the median of the hospital's training rows: then every row may tell of every
+    patient of the hospital, which suits a guarantee for whole hospitals and no other.
+    """
+    expect(impute in IMPUTE, f"impute to be {' or '.join(IMPUTE)}", impute, "public suits every guarantee")
     named = zip(files(root), HOSPITALS, strict=True)
-    parts = [_hospital(Source(path, "heart"), name, seed, impute == "own") for path, name in named]
+    own = impute == "client_median"
+    parts = [_hospital(Source(path, "heart"), name, seed, own) for path, name in named]
     train, test = (joined([part[number] for part in parts]) for number in (0, 1))
-    return RawData(train, test, classes=2)
+    return RawData(train, test, classes=2, prepared_by="owner" if own else "sample")
 
 
 def _hospital(source: Source, name: str, seed: int, own: bool) -> tuple[Samples, Samples]:
-    """A hospital's two parts. What is missing becomes the median of its own training rows: nobody else's data tells.
-
-    That holds where the hospital is the client. Otherwise (not `own`) a public constant takes the gap.
-    """
+    """A hospital's two parts. What is missing becomes a constant or, with `own`, the median of its training rows."""
     rows = _table(source)
     values, sick = rows[:, :-1], (rows[:, -1] > 0).astype(np.int64)
     values[:, NEVER_ZERO] = np.where(values[:, NEVER_ZERO] == 0, np.nan, values[:, NEVER_ZERO])

@@ -33,17 +33,18 @@ def read(root: Path, length: int = 80, stride: int | None = None) -> RawData:
 
     The first four fifths of what a role says are for training, but at least one window; the rest is for testing, and
     no window reaches over the cut. A role that says too little for one window has no samples. Windows start `stride`
-    characters apart, by default `length`.
+    characters apart, by default `length` + 1: then no character lies in two samples, be it as one's label.
     """
     expect_count("length", length, "the number of characters that a prediction sees")
-    expect_count("stride", length if stride is None else stride, "the distance from one window to the next")
+    step = length + 1 if stride is None else stride
+    expect_count("stride", step, "the distance from one window to the next")
     source = Source(files(root)[0], "shakespeare")
     train, test = [], []
     for role, text in roles(source).items():
         ids = encode(text)
         cut = max(int(TRAIN * len(ids)), length + 1)
-        train.append(_windows(ids[:cut], role, length, stride or length))
-        test.append(_windows(ids[cut:], role, length, stride or length))
+        train.append(_windows(ids[:cut], role, length, step))
+        test.append(_windows(ids[cut:], role, length, step))
     return RawData(joined(train), joined(test), CLASSES)
 
 
@@ -79,4 +80,4 @@ def _windows(ids: Array, role: str, length: int, stride: int) -> Samples:
     return Samples(windows[:, :-1], windows[:, -1], np.full(len(windows), role))
 
 
-SHAKESPEARE = Format("shakespeare", read, files)
+SHAKESPEARE = Format("shakespeare", read, files, version=2)
