@@ -56,6 +56,7 @@ def discrete_gaussian(
         settings,
         whole=True,
         most_l2=l2,
+        dimension=dimension,
         most=shares,
         missing=lambda cohort: max(0, shares - cohort),
         price=price,
