@@ -147,6 +147,7 @@ def from_arrays(
     inferred = classes is None and loss is cross_entropy
     if classes is not None:
         classes = whole("classes", classes, "the number of different labels", least=2)
+        expect(classes < 2**48, "classes below 2^48", classes, "number them from 0")
     if loss is cross_entropy:
         parts = {"labels": y, "test labels": test_y} | ({} if known is None else {"public labels": known[1]})
         classes = classes or _inferred(list(parts.values()))

@@ -317,7 +317,14 @@ def _module(model: nn.Module | Callable[[], nn.Module], streams: Streams) -> nn.
         return copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(streams.key("init") & (2**63 - 1))
-        return model()
+        try:
+            return model()
+        except (RuntimeError, MemoryError) as error:
+            if not isinstance(error, MemoryError) and "allocate" not in str(error):
+                raise
+            raise CloisterError(
+                "Expected a model that fits into memory, found none: choose a smaller one, or fewer classes."
+            ) from error
 
 
 def _device(name: str) -> torch.device:
