@@ -93,12 +93,14 @@ def prepare(
     def bill(method: Method, multiplier: float, samples: int) -> Bill:
         return bill_of(complete(with_noise(method, multiplier)), multiplier, samples, task.copies)
 
-    turns = cohort.turns(rounds, task.clients)
+    counts = task.population.counts.tolist()
+    # Cohorts that are everybody on average are everybody always; that they are in all likelihood does not suffice.
+    all_come = cohort.expected(task.clients) == task.clients
     noise = settle(
         method,
         lambda known: price(complete(known)),
         cohort.releases(rounds, task.clients),
-        People(task.population.counts.tolist(), turns, bill, task.copies > 1, turns == rounds),
+        People(counts, cohort.turns(rounds, task.clients), bill, task.copies > 1, all_come),
         epsilon,
         delta,
         known,
@@ -136,6 +138,7 @@ def prepare(
         "delta": delta,
         "budgets": {unit: asdict(budget) for unit, budget in budgets.items()},
         "noise_multipliers": list(fed.multipliers),
+        "adaptive_noise": method.tempered is not None,
         "bound_l2": _bound(fed),
         "bound_taken_for": fed.bound.taken_for,
         "denominator": fed.denominator,

@@ -89,7 +89,7 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
     """The certificate of a run from its description, the description's hash, and its ledger."""
     unit, method = description["method"]["unit"], description["method"]
     accounts = accounts_of(ledger)
-    spending = Spending(accounts, description["task"].get("copies", 1))
+    spending = Spending(accounts, description["task"].get("copies", 1), description.get("adaptive_noise", True))
     worst, events = spending.worst, list(spending.worst.events)
     everything = {event for account in accounts.values() for event in account.events}
     private = all(map(protects, everything)) and math.isfinite(spending.certified(0.5))
