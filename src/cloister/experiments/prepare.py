@@ -20,7 +20,7 @@ from cloister.errors import CloisterError, expect, expect_count, expect_delta
 from cloister.experiments.evaluate import Score, scorer
 from cloister.experiments.folder import configuration_hash
 from cloister.experiments.noise import People, Target, settle, with_noise
-from cloister.federation import Federation, bill_of, event_of, fitted, rehearsal
+from cloister.federation import Federation, account_of, bill_of, event_of, fitted, rehearsal
 from cloister.joints import Batch, Batching, Cohort, Method, Problem, describe
 from cloister.params import hash_of
 from cloister.precision import expect_precision
@@ -228,12 +228,14 @@ def _claim(fed: Federation, arithmetic: str) -> dict[str, Any]:
     noise = fed.method.mechanism.noise_multiplier or 0.0
     about: dict[str, Any] = {"arithmetic": arithmetic, "noise_multiplier": noise}
     if not fed.each:
-        return {**about, "rate": min(1.0, fed.denominator / fed.population.clients), "releases": 1}
-    batching, sizes = fed.method.local.batching, fed.population.counts
-    most, own = int(sizes.max()), fed.noise_of(int(sizes.argmax()))  # of the largest client, noise and rate alike
-    bill = bill_of(fed.method, own, most, 1)
-    about |= {"noise_multiplier": own, "rate": batching.expected(most) / most}
-    return {**about, "releases": bill.count, "event": to_json(bill.event)}
+        rate = min(1.0, fed.denominator / fed.population.clients)
+        return {**about, "rate": rate, "accounts": [fed.method.unit]}
+    batching, sizes = fed.method.local.batching, fed.population.counts.tolist()
+    most, own = max(sizes), fed.noise_of(sizes.index(max(sizes)))  # of the largest client, noise and rate alike
+    alike = [account_of(client) for client, n in enumerate(sizes) if n == most and fed.noise_of(client) == own]
+    event = bill_of(fed.method, own, most, 1).event
+    rate = batching.expected(most) / most
+    return {**about, "noise_multiplier": own, "rate": rate, "event": to_json(event), "accounts": alike}
 
 
 def _upload(fed: Federation, w: Tensor) -> int:
