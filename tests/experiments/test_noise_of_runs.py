@@ -103,7 +103,6 @@ def test_overlapping_clients_of_different_sizes_stay_within_their_budget():
     task = replace(toy_task(sizes=(40, 80)), copies=2)
     run = cl.run(cl.methods.pfl(clip=0.5, batch=8), task, rounds=3, epsilon=2.0, delta=1e-3, engine="loop")
     assert 1.5 < run.epsilon <= 2.0
-    assert run.certificate.filter is not None
     with pytest.raises(CloisterError, match="no sample in common"):
         cl.run(cl.methods.cpsgd(batch=8), task, rounds=3, epsilon=2.0, delta=1e-3)
 

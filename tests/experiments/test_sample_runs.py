@@ -25,6 +25,7 @@ from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.events import FixedSizeGaussian, PoissonGaussian
 from cloister.privacy.filters import epsilon_at, room_at
 from cloister.privacy.ledger import Bill, Budget, Ledger
+from cloister.privacy.published import adap_dp_fl
 from conftest import killed_in_round
 
 SIZES = (16, 40, 9, 40)
@@ -314,6 +315,18 @@ def test_the_claim_of_fed_spa_is_about_its_lots():
     run = go(made, people((15, 15)))
     c = 7 * (8 / 15) ** 2 * 3 / 4.0**2
     assert run.certificate.claimed["epsilon"] == pytest.approx(c + 2 * math.sqrt(c * math.log(1e3)), rel=1e-9)
+
+
+def test_the_claim_follows_the_noise_of_every_round(tmp_path):
+    """Of the largest client, whose rounds are counted, and not those of whoever lost most."""
+    made = adaptive(mode="as_published", decay=0.5)
+    run = go(made, MANY, epsilon=[9.0, 90.0, 9.0, 90.0], rounds=9, folder=tmp_path / "r")
+    entries = books(tmp_path / "r")[name(1)]
+    noises = [entry.event.noise_multiplier * math.sqrt(2) for entry in entries]  # the printed query has as much noise
+    assert noises[0] == pytest.approx(3.0)
+    assert min(noises) < 1.6
+    about = {"rate": 1 / 5, "noise_multiplier": 3.0, "schedule": [(noise, 1) for noise in noises]}
+    assert run.certificate.claimed["epsilon"] == pytest.approx(adap_dp_fl(about, 9, DELTA)[0], rel=1e-9)
 
 
 def test_what_filters_of_overlapping_clients_let_through_adds_up_at_one_order(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cloister.privacy.accounting import epsilon
-from cloister.privacy.events import FixedSizeGaussian, PoissonGaussian
+from cloister.privacy.events import BinomialSum, FixedSizeGaussian, PoissonGaussian, to_json
 from cloister.privacy.published import CLAIMS, adap_dp_fl, fed_spa
 
 # ---- PFL --------------------------------------------------------------------------------------------------------
@@ -136,3 +136,53 @@ def test_adap_dp_fl_claims_something_for_lots_of_all_samples():
     claimed, _ = adap_dp_fl({"rate": 1.0, "noise_multiplier": 5.0}, 3, 1e-5)
     by_hand = min(3 * a / (2 * 25) + math.log(1e5) / (a - 1) for a in range(2, 65))
     assert claimed == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_the_claim_of_adap_dp_fl_follows_its_noise():
+    """Noise that falls from 6 to 3.03 by 6,832 decays over 15,200 rounds: the paper's epsilon 2, and not 1.33."""
+    decays = np.floor(np.arange(15_200) * 6_832 / 15_199)
+    noises, counts = np.unique(6 * 0.9999**decays, return_counts=True)
+    assert noises.min() == pytest.approx(3.03, abs=0.005)
+    about = {
+        "rate": 0.013,
+        "noise_multiplier": 6.0,
+        "schedule": list(zip(noises.tolist(), counts.tolist(), strict=True)),
+    }
+    claimed, words = adap_dp_fl(about, 15_200, 1e-5)
+    assert claimed == pytest.approx(1.99, abs=0.01)
+    assert "noise multipliers from 6 to 3.02989" in words
+    constant, _ = adap_dp_fl({"rate": 0.013, "noise_multiplier": 6.0}, 15_200, 1e-5)
+    assert constant == pytest.approx(1.33, abs=0.01)
+
+
+def test_every_claim_follows_a_schedule():
+    """Two halves alike are the whole, and less noise in one of them claims more."""
+    for name, extra in (("poisson_cohorts", {}), ("poisson_lots", {}), ("fed_spa", {}), ("adap_dp_fl", {})):
+        about = {"rate": 0.02, "noise_multiplier": 2.0, **extra}
+        whole = CLAIMS[name](about, 100, 1e-4)[0]
+        assert CLAIMS[name]({**about, "schedule": [(2.0, 50), (2.0, 50)]}, 100, 1e-4)[0] == pytest.approx(whole)
+        assert CLAIMS[name]({**about, "schedule": [(2.0, 50), (1.5, 50)]}, 100, 1e-4)[0] > 1.05 * whole
+
+
+# ---- cpSGD ------------------------------------------------------------------------------------------------------
+
+
+def cpsgd_by_hand(event: BinomialSum, releases: int, delta: float) -> float:
+    """Theorem 1 of cpSGD, its sensitivities, one amplification by the lot and advanced composition, all from print."""
+    d, k, n, chance = event.dimension, event.levels, event.trials, event.step_delta
+    r, log = event.clip * (k - 1) / event.range, math.log(2 / chance)
+    l1 = math.sqrt(d) * r + math.sqrt(2 * math.sqrt(d) * r * log) + 4 / 3 * log
+    l2 = r + math.sqrt(l1 + math.sqrt(2 * math.sqrt(d) * r * log))
+    linf, s2 = k + 1, n / 4
+    step = l2 * math.sqrt(2 * math.log(1.25 / chance)) / math.sqrt(s2)
+    step += (l2 * 5 / 2 * math.sqrt(math.log(10 / chance)) + l1 / 3) / (s2 * (1 - chance / 10))
+    step += 2 / 3 * linf * (math.log(1.25 / chance) + math.log(20 * d / chance) * math.log(10 / chance)) / s2
+    step = math.log1p(event.rate * math.expm1(step))
+    return step * math.sqrt(2 * releases * math.log(1 / delta)) + releases * step * math.expm1(step)
+
+
+@pytest.mark.parametrize(("lot", "trials"), [(10, 711_400), (50, 711_400), (10, 71_140)])
+def test_the_claim_of_cpsgd_is_amplified_once(lot, trials):
+    event = BinomialSum(17, trials, 1.0, 1.0, 21840, lot / 600, 1e-6)
+    claimed, _ = CLAIMS["cpsgd"]({"event": to_json(event)}, 45, 1e-3)
+    assert claimed == pytest.approx(cpsgd_by_hand(event, 45, 1e-3), rel=1e-9)

@@ -32,7 +32,8 @@ class Noise:
 class People:
     """What noise depends on: the clients' numbers of samples, how often one of them takes part, and what that costs.
 
-    A sample may lie with several clients (`overlap`), and what these release about it adds up.
+    A sample may lie with several clients (`overlap`), and what these release about it adds up. `all_come`: every client
+    takes part in every round for certain, which no draw leaves to chance.
     """
 
     sizes: Sequence[int]
@@ -112,8 +113,9 @@ def _for_samples(
 ) -> Noise:
     """Each client's own noise, for its own target and number of samples, over the rounds it is likely to be in.
 
-    A filter of one order for all is needed where noise is chosen on the way, and where clients that overlap have spent
-    different things: at one order what they have spent adds up, and not otherwise.
+    A filter of one order for all is needed where noise is chosen on the way, and where clients that overlap may come to
+    have spent different things: at one order what they have spent adds up, and not otherwise. Those that may not have
+    one budget, one bill and one history, so that a ledger charges or refuses them together, round by round.
     """
     _expect_priced(method, people, targets)
     asked = [(1.0 if targets is None else targets[client], n) for client, n in enumerate(people.sizes) if n]
@@ -137,6 +139,12 @@ def _expect_priced(method: Method, people: People, targets: list[float] | None) 
         raise CloisterError(
             f"Expected an epsilon for {method.name}, whose noise is chosen on the way, found none: its filter needs to "
             "know when to stop, so give one."
+        )
+    if people.overlap and targets is not None and len(set(targets)) > 1:
+        raise CloisterError(
+            f"Expected one epsilon for clients that have samples in common, found {min(targets):g} to "
+            f"{max(targets):g}: a sample that lies with several of them has one budget, so give one epsilon, or use a "
+            "disjoint partition."
         )
     coins = any(isinstance(people.bill(method, 1.0, n).event, BinomialSum) for n in people.sizes[:1] if n)
     if coins and people.overlap and people.differ(method):

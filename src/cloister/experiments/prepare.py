@@ -20,7 +20,7 @@ from cloister.errors import CloisterError, expect, expect_count, expect_delta
 from cloister.experiments.evaluate import Score, scorer
 from cloister.experiments.folder import FORMAT, configuration_hash
 from cloister.experiments.noise import People, Target, settle, with_noise
-from cloister.federation import Federation, bill_of, event_of, fitted, rehearsal
+from cloister.federation import Federation, account_of, bill_of, event_of, fitted, rehearsal
 from cloister.joints import Batch, Batching, Cohort, Method, Problem, describe
 from cloister.params import hash_of
 from cloister.precision import expect_precision
@@ -94,12 +94,14 @@ def prepare(
     def bill(method: Method, multiplier: float, samples: int) -> Bill:
         return bill_of(complete(with_noise(method, multiplier)), multiplier, samples, task.copies)
 
-    turns = cohort.turns(rounds, task.clients)
+    counts = task.population.counts.tolist()
+    # Cohorts that are everybody on average are everybody always; that they are in all likelihood does not suffice.
+    all_come = cohort.expected(task.clients) == task.clients
     noise = settle(
         method,
         lambda known: price(complete(known)),
         cohort.releases(rounds, task.clients),
-        People(task.population.counts.tolist(), turns, bill, task.copies > 1, turns == rounds),
+        People(counts, cohort.turns(rounds, task.clients), bill, task.copies > 1, all_come),
         epsilon,
         delta,
         known,
@@ -142,6 +144,7 @@ def prepare(
         "delta": delta,
         "budgets": {unit: asdict(budget) for unit, budget in budgets.items()},
         "noise_multipliers": list(fed.multipliers),
+        "adaptive_noise": method.tempered is not None,
         "bound_l2": _bound(fed),
         "bound_taken_for": fed.bound.taken_for,
         "denominator": fed.denominator,
@@ -267,12 +270,14 @@ def _claim(fed: Federation, arithmetic: str) -> dict[str, Any]:
     noise = fed.method.mechanism.noise_multiplier or 0.0
     about: dict[str, Any] = {"arithmetic": arithmetic, "noise_multiplier": noise}
     if not fed.each:
-        return {**about, "rate": min(1.0, fed.denominator / fed.population.clients), "releases": 1}
-    batching, sizes = fed.method.local.batching, fed.population.counts
-    most, own = int(sizes.max()), fed.noise_of(int(sizes.argmax()))  # of the largest client, noise and rate alike
-    bill = bill_of(fed.method, own, most, 1)
-    about |= {"noise_multiplier": own, "rate": batching.expected(most) / most}
-    return {**about, "releases": bill.count, "event": to_json(bill.event)}
+        rate = min(1.0, fed.denominator / fed.population.clients)
+        return {**about, "rate": rate, "accounts": [fed.method.unit]}
+    batching, sizes = fed.method.local.batching, fed.population.counts.tolist()
+    most, own = max(sizes), fed.noise_of(sizes.index(max(sizes)))  # of the largest client, noise and rate alike
+    alike = [account_of(client) for client, n in enumerate(sizes) if n == most and fed.noise_of(client) == own]
+    event = bill_of(fed.method, own, most, 1).event
+    rate = batching.expected(most) / most
+    return {**about, "noise_multiplier": own, "rate": rate, "event": to_json(event), "accounts": alike}
 
 
 def _upload(fed: Federation, w: Tensor) -> int:

@@ -12,7 +12,7 @@ from cloister.errors import CloisterError
 from cloister.experiments.folder import RunFolder
 from cloister.experiments.plan import Plan
 from cloister.federation import account_of
-from cloister.privacy.accounts import Account
+from cloister.privacy.accounts import Account, Spending
 from cloister.privacy.certificate import STRICT_DELTA
 from cloister.privacy.wording import round_up
 
@@ -49,7 +49,10 @@ def runs_table(folders: Mapping[str, RunFolder]) -> Table:
 
 
 def clients_table(folder: RunFolder) -> Table:
-    """What each client's samples have lost, as the ledger tells: for methods that protect samples."""
+    """What each client's samples have lost, as the ledger tells: for methods that protect samples.
+
+    Where a sample may lie with several clients, that includes what the others released about it.
+    """
     description, accounts = folder.description(), folder.accounts()
     if description["method"]["unit"] != "sample":
         raise CloisterError(
@@ -58,12 +61,14 @@ def clients_table(folder: RunFolder) -> Table:
         )
     delta = description["delta"] or STRICT_DELTA
     table = _table("client", "samples", "noise", "rounds", "steps", f"spent at {delta:g}", "budget")
+    copies = description["task"].get("copies", 1)
+    spending = Spending(accounts, copies, description.get("adaptive_noise", True))
     spent: dict[tuple[object, ...], str] = {}
     for client, samples in enumerate(description["task"]["sizes"]):
         account = accounts.get(account_of(client), Account(account_of(client), None))
         history = (account.budget, frozenset(account.events.items()))
         if history not in spent:
-            spent[history] = round_up(account.loss().certified(delta))
+            spent[history] = round_up(spending.lost(account, delta))
         noises = description["noise_multipliers"]
         table.add_row(
             str(client),
@@ -73,6 +78,11 @@ def clients_table(folder: RunFolder) -> Table:
             str(account.releases),
             spent[history],
             f"{account.budget.epsilon:g}" if account.budget else "none",
+        )
+    if copies > 1:
+        table.caption = (
+            f"A sample may lie with up to {copies} clients. What is spent is the most that any sample of a client has "
+            "lost, by what all of them released about it; steps are counted once for each."
         )
     return table
 

@@ -269,12 +269,26 @@ def _step_pld(event: Event, interval: float) -> Any:
 
 def rdp_epsilon(histories: Sequence[Counter[Event]], delta: float) -> float:
     """Epsilon of the costliest of some histories, the costliest being found at every Renyi order by itself."""
+    return worth_of(np.max([rdp_of(counts) for counts in histories], axis=0), delta)
+
+
+def rdp_of(counts: Counter[Event], order: int | None = None) -> Any:
+    """The Renyi divergences of a history, at all orders or at one."""
+    total = np.zeros(len(RDP_ORDERS) if order is None else 1)
+    for event, count in counts.items():
+        if _unbounded(event):
+            total = total + math.inf
+        elif not isinstance(event, Covered):
+            total = total + count * (_rdp(event) if order is None else rdp_at(event, (order,)))
+    return total
+
+
+def worth_of(divergences: Any, delta: float, order: int | None = None) -> float:
+    """Epsilon of what has these Renyi divergences, at all orders or at one."""
     from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 
-    nothing = np.zeros(len(RDP_ORDERS))
-    divergences = [sum((count * _rdp(event) for event, count in counts.items()), nothing) for counts in histories]
     with _quiet():
-        found, _ = compute_epsilon(RDP_ORDERS, np.max(divergences, axis=0), delta)
+        found, _ = compute_epsilon(RDP_ORDERS if order is None else (order,), divergences, delta)
     return float(found)
 
 

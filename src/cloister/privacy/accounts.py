@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from cloister.privacy.accounting import PrivacyLoss, rdp_epsilon
+import numpy as np
+
+from cloister.privacy.accounting import PrivacyLoss, rdp_epsilon, rdp_of, worth_of
 from cloister.privacy.events import Covered, Event
 from cloister.privacy.filters import FilteredLoss, epsilon_at, room_at
 from cloister.privacy.ledger import Budget, Ledger
@@ -26,9 +28,9 @@ class Account:
         """How many releases were paid for."""
         return sum(count for event, count in self.events.items() if not isinstance(event, Covered))
 
-    def loss(self) -> PrivacyLoss | FilteredLoss:
-        """All of them together."""
-        order = None if self.budget is None else self.budget.order
+    def loss(self, filtered: bool = True) -> PrivacyLoss | FilteredLoss:
+        """All of them together: by the filter that they went through, if they did and it is asked for."""
+        order = None if self.budget is None or not filtered else self.budget.order
         loss = PrivacyLoss() if order is None else FilteredLoss(order)
         for event, count in self.events.items():
             loss.add(event, count)
@@ -51,12 +53,17 @@ class Spending:
     Where a sample may lie with `copies` clients, each release was charged so many times. That is exact where those
     clients have the same history; where they have not, what several different ones come to together is bounded at
     every Renyi order by the largest of them.
+
+    `adaptive`: noise may have been chosen by what was released before, and then a filter's promise is all that holds.
+    A filter that only kept clients which overlap to one order leaves every other proof as it is.
     """
 
-    def __init__(self, accounts: dict[str, Account], copies: int = 1) -> None:
-        different = {_history(account): account for account in accounts.values() if account.events}
+    def __init__(self, accounts: dict[str, Account], copies: int = 1, adaptive: bool = True) -> None:
+        self.charged = [account for account in accounts.values() if account.events]
+        different = {_history(account): account for account in self.charged}
         self.accounts = list(different.values()) or [Account("nobody", None)]
-        self.losses = [account.loss() for account in self.accounts]
+        self.losses = [account.loss(adaptive) for account in self.accounts]
+        self.copies, self.adaptive = copies, adaptive
         self.mixed = copies > 1 and len(self.accounts) > 1
 
     def certified(self, delta: float) -> float:
@@ -71,6 +78,20 @@ class Spending:
             return rdp_epsilon([account.events for account in self.accounts], delta)
         return max(loss.epsilon(delta, "rdp") for loss in self.losses)
 
+    def lost(self, account: Account, delta: float) -> float:
+        """The most that a sample of one client has lost: by what that client released, and by what others did with
+        which it may lie as well."""
+        if self.copies == 1 or (account.events and not self.mixed):
+            return account.loss(self.adaptive).certified(delta)
+        if not self.mixed:  # its own client has released nothing, and the others, all alike, what one account says
+            events = self.accounts[0].events
+            others = {event: -(-count * (self.copies - 1) // self.copies) for event, count in events.items()}
+            return replace(self.accounts[0], events=Counter(others)).loss(self.adaptive).certified(delta)
+        alone = {other.unit: rdp_of(other.events, self.order) / self.copies for other in self.charged}
+        own = alone.pop(account.unit, 0.0)
+        most = np.sort(np.stack(list(alone.values())), axis=0)[-(self.copies - 1) :].sum(0)
+        return worth_of(own + most, delta, self.order)
+
     @property
     def worst(self) -> Account:
         """The account that has lost most."""
@@ -79,7 +100,9 @@ class Spending:
 
     @property
     def order(self) -> int | None:
-        """The order of the filter that the accounts are under, if they are."""
+        """The order of the filter whose promise is all that holds, where it is."""
+        if not self.adaptive:
+            return None
         return next((a.budget.order for a in self.accounts if a.budget is not None and a.budget.order), None)
 
     def filtered(self, delta: float) -> float:

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from cloister.privacy.accounts import Spending, accounts_of
-from cloister.privacy.events import DiscreteGaussianSum, Relation, common_relation, protects
+from cloister.privacy.accounts import Account, Spending, accounts_of
+from cloister.privacy.events import DiscreteGaussianSum, Priced, Relation, common_relation, from_json, protects
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.published import CLAIMS
 from cloister.privacy.wording import not_covered, priced_as, text
@@ -89,7 +89,7 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
     """The certificate of a run from its description, the description's hash, and its ledger."""
     unit, method = description["method"]["unit"], description["method"]
     accounts = accounts_of(ledger)
-    spending = Spending(accounts, description["task"].get("copies", 1))
+    spending = Spending(accounts, description["task"].get("copies", 1), description.get("adaptive_noise", True))
     worst, events = spending.worst, list(spending.worst.events)
     everything = {event for account in accounts.values() for event in account.events}
     private = all(map(protects, everything)) and math.isfinite(spending.certified(0.5))
@@ -119,7 +119,7 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
         least_budget=min((budget.epsilon for budget in budgets), default=None),
         filter=_filter(spending, own),
         prices=[_price(spending, delta) for delta in deltas_beside(own)],
-        claimed=_claimed(description, own, len(worst.rounds)),
+        claimed=_claimed(description, own, accounts),
         not_covered=not_covered(description, own, private),
         configuration_sha256=configuration,
         ledger_seal=ledger.seal,
@@ -150,13 +150,34 @@ def deltas_beside(own: float) -> list[float]:
     return [own] if own == STRICT_DELTA else [own, STRICT_DELTA]
 
 
-def _claimed(description: Mapping[str, Any], delta: float, rounds: int) -> dict[str, Any] | None:
-    """The published arithmetic, whatever was executed."""
+def _claimed(description: Mapping[str, Any], delta: float, accounts: Mapping[str, Account]) -> dict[str, Any] | None:
+    """The published arithmetic, of the noise that was executed, for one of the clients that it is about."""
     claim = description["method"]["claim"]
-    if claim is None or not claim["noise_multiplier"] or not rounds:
+    if claim is None or not claim["noise_multiplier"]:
         return None
-    epsilon, words = CLAIMS[claim["arithmetic"]](claim, rounds * claim["releases"], delta)
+    schedules = [_schedule(claim, accounts[unit], description) for unit in claim["accounts"] if unit in accounts]
+    schedule = max(schedules, key=lambda found: sum(count for _, count in found), default=[])
+    releases = sum(count for _, count in schedule)
+    if not releases:
+        return None
+    epsilon, words = CLAIMS[claim["arithmetic"]]({**claim, "schedule": schedule}, releases, delta)
     return {"epsilon": _finite(epsilon), "delta": delta, "words": words}
+
+
+def _schedule(claim: Mapping[str, Any], account: Account, description: Mapping[str, Any]) -> list[tuple[float, int]]:
+    """Noise multipliers as a paper counts them, and how many releases had each: a sample's copies are not counted.
+
+    What a step is worth is proportional to its noise, so that one has fallen by as much as the other.
+    """
+    noise = claim["noise_multiplier"]
+    if "event" not in claim:
+        return [(noise, len(account.rounds))] if account.rounds else []
+    first, copies = from_json(claim["event"]), description["task"].get("copies", 1)
+    return [
+        (noise * event.noise_multiplier / first.noise_multiplier, count // copies)
+        for event, count in account.events.items()
+        if isinstance(event, Priced) and isinstance(first, Priced)
+    ]
 
 
 def _released(noisy: str, private: bool, anything: bool) -> str:

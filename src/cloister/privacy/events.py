@@ -152,6 +152,9 @@ class Unpriced:
     reason: str
 
 
+Priced = Gaussian | PoissonGaussian | FixedSizeGaussian | DiscreteGaussianSum | BinomialSum
+"""What has a noise multiplier."""
+
 Event = (
     Gaussian | PoissonGaussian | FixedSizeGaussian | DiscreteGaussianSum | BinomialSum | Covered | NonPrivate | Unpriced
 )

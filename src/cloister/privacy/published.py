@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cloister.privacy.accounting import Accountant, epsilon
-from cloister.privacy.binomial import amplified
+import numpy as np
+
+from cloister.privacy.accounting import Accountant, PrivacyLoss
 from cloister.privacy.binomial import published as binomial_theorem
 from cloister.privacy.events import BinomialSum, PoissonGaussian, from_json
 
@@ -15,12 +16,28 @@ Claim = tuple[float, str]
 """An epsilon, and in words what it rests on."""
 
 
-def _sampled(accountant: Accountant, what: str) -> Callable[[Mapping[str, float], int, float], Claim]:
-    def claim(about: Mapping[str, float], releases: int, delta: float) -> Claim:
-        noise, rate = about["noise_multiplier"], about["rate"]
+Schedule = list[tuple[float, int]]
+"""Noise multipliers, and how many releases had each."""
+
+
+def _schedule(about: Mapping[str, Any], releases: int) -> Schedule:
+    """What was executed, where the ledger tells; otherwise so many releases alike."""
+    return about.get("schedule") or [(about["noise_multiplier"], releases)]
+
+
+def _noises(schedule: Schedule) -> str:
+    least, most = min(noise for noise, _ in schedule), max(noise for noise, _ in schedule)
+    return f"noise multiplier {most:g}" if least == most else f"noise multipliers from {most:g} to {least:g}"
+
+
+def _sampled(accountant: Accountant, what: str) -> Callable[[Mapping[str, Any], int, float], Claim]:
+    def claim(about: Mapping[str, Any], releases: int, delta: float) -> Claim:
+        rate, schedule, loss = about["rate"], _schedule(about, releases), PrivacyLoss()
+        for noise, count in schedule:
+            loss.add(PoissonGaussian(noise, rate), count)
         drawn = f"Poisson {what} of rate {rate:g}"
-        words = f"for noise multiplier {noise:g} and {drawn}, by the {_NAMES[accountant]} accountant"
-        return epsilon(PoissonGaussian(noise, rate), releases, delta, accountant), words
+        words = f"for {_noises(schedule)} and {drawn}, by the {_NAMES[accountant]} accountant"
+        return loss.epsilon(delta, accountant), words
 
     return claim
 
@@ -28,55 +45,55 @@ def _sampled(accountant: Accountant, what: str) -> Callable[[Mapping[str, float]
 _NAMES = {"rdp": "Renyi", "pld": "PLD"}
 
 
-def fed_spa(about: Mapping[str, float], releases: int, delta: float) -> Claim:
+def fed_spa(about: Mapping[str, Any], releases: int, delta: float) -> Claim:
     """Theorem 1 of Fed-SPA (Hu, Gong & Guo, IJCAI 2021), over all orders, as the published figures must have been.
 
     eps = 3.5 q^2 T a / s2 + ln(1/delta)/(a - 1), where s2 = (noise multiplier)^2 / 2 is the paper's sigma'^2. The
     theorem holds for s2 >= 0.7 and a <= (2/3) s2 ln(1/(q a (1 + s2))) + 1. Besides, its sensitivity is too small by
     sqrt(2): two samples' gradients differ by up to twice the bound of one.
     """
-    rate, s2 = about["rate"], about["noise_multiplier"] ** 2 / 2
-    slope = 3.5 * rate**2 * releases / s2
+    rate, schedule = about["rate"], _schedule(about, releases)
+    s2 = min(noise for noise, _ in schedule) ** 2 / 2
+    slope = sum(3.5 * rate**2 * count / (noise**2 / 2) for noise, count in schedule)
     order = 1 + math.sqrt(math.log(1 / delta) / slope)  # where the derivative is zero
     found = slope * order + math.log(1 / delta) / (order - 1)
     inside = rate * order * (1 + s2)
     allowed = s2 >= 0.7 and inside < 1 and order <= 2 / 3 * s2 * math.log(1 / inside) + 1
     broken = f"whose own conditions do NOT hold (order {order:.3g} is not allowed)"
     holds = "whose conditions hold" if allowed else broken
-    return found, f"by Theorem 1 of Fed-SPA for noise multiplier {about['noise_multiplier']:g}, {holds}"
+    return found, f"by Theorem 1 of Fed-SPA for {_noises(schedule)}, {holds}"
 
 
-def adap_dp_fl(about: Mapping[str, float], releases: int, delta: float) -> Claim:
-    """Theorem 1 of Adap DP-FL (Fu, Chen & Han 2022) with its missing logarithm: integer orders 2 to 64, and no word of
-    the query behind the clipping threshold."""
-    rate, noise = about["rate"], about["noise_multiplier"]
+def adap_dp_fl(about: Mapping[str, Any], releases: int, delta: float) -> Claim:
+    """Theorem 1 of Adap DP-FL (Fu, Chen & Han 2022) with its missing logarithm: the sum over the noise multipliers as
+    they came to be, integer orders 2 to 64, and no word of the query behind the clipping threshold."""
+    rate, schedule = about["rate"], _schedule(about, releases)
+    noises = np.array([noise for noise, _ in schedule])
+    counts = np.array([count for _, count in schedule])
 
     def at(order: int) -> float:
-        if rate == 1:
-            return releases * order / (2 * noise**2) + math.log(1 / delta) / (order - 1)
-        terms = [
-            math.lgamma(order + 1)
-            - math.lgamma(i + 1)
-            - math.lgamma(order - i + 1)
-            + (order - i) * math.log1p(-rate)
-            + i * math.log(rate)
-            + (i * i - i) / (2 * noise**2)
-            for i in range(order + 1)
-        ]
-        top = max(terms)
-        divergence = (top + math.log(sum(math.exp(term - top) for term in terms))) / (order - 1)
-        return releases * divergence + math.log(1 / delta) / (order - 1)
+        divergences = order / (2 * noises**2) if rate == 1 else _sampled_moments(order, rate, noises) / (order - 1)
+        return float(counts @ divergences) + math.log(1 / delta) / (order - 1)
 
     best = min(map(at, range(2, 65)))
-    return best, f"by Theorem 1 of Adap DP-FL for a constant noise multiplier of {noise:g}, without the query of norms"
+    return best, f"by Theorem 1 of Adap DP-FL for {_noises(schedule)}, without the query of norms"
+
+
+def _sampled_moments(order: int, rate: float, noises: Any) -> Any:
+    """ln of the sum over i of binom(order, i) (1 - q)^(order - i) q^i exp((i^2 - i) / 2 sigma^2), for each sigma."""
+    i = np.arange(order + 1)
+    ways = np.array([math.lgamma(order + 1) - math.lgamma(k + 1) - math.lgamma(order - k + 1) for k in i])
+    terms = ways + (order - i) * math.log1p(-rate) + i * math.log(rate) + (i * i - i) / (2 * noises[:, None] ** 2)
+    return np.logaddexp.reduce(terms, axis=1)
 
 
 def cpsgd(about: Mapping[str, Any], releases: int, delta: float) -> Claim:
-    """The theorem of cpSGD for a step, amplified by its lot and composed by advanced composition (Dwork, Rothblum &
-    Vadhan 2010) at delta, with none of delta left for the steps: how Fed-SPA's table seems to have been made."""
+    """The theorem of cpSGD for a step, amplified by its lot, once, and composed by advanced composition (Dwork,
+    Rothblum & Vadhan 2010) at delta, with none of delta left for the steps: how Fed-SPA's table seems to have been
+    made."""
     event = from_json(about["event"])
     assert isinstance(event, BinomialSum)
-    step, _ = amplified(*binomial_theorem(event), event.rate)
+    step, _ = binomial_theorem(event)  # which is over its lot already
     if step > _ABSURD:
         return math.inf, "by the theorem of cpSGD, which is not true for so large an epsilon"
     found = math.sqrt(2 * releases * math.log(1 / delta)) * step + releases * step * math.expm1(step)
