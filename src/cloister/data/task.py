@@ -70,6 +70,8 @@ class Task:
         more = {"test_inputs": self.test_inputs, "test_labels": self.test_labels}
         if self.public is not None:
             more |= {"public_inputs": self.public[0], "public_labels": self.public[1]}
+        if self.local_test is not None:
+            more |= {"local_test_rows": self.local_test[0], "local_test_clients": self.local_test[1]}
         people = {field.name: getattr(self.population, field.name) for field in fields(self.population)}
         return hash_of({**people, **more})
 
