@@ -23,7 +23,7 @@ from cloister.walsh import padded
 
 def here_of(d: int, key: int = 0, transform=None, round: int = 1, dtype=torch.float64):
     """What a transform may look at, of a model with d parameters."""
-    here = SimpleNamespace(w=torch.zeros(d, dtype=dtype), said={}, key=torch.tensor(key), length=d)
+    here = SimpleNamespace(w=torch.zeros(d, dtype=dtype), said={}, key=torch.tensor(key))
     if transform is not None:
         here.said = transform.announce(Streams(0), round, here, {})
     return here
@@ -64,7 +64,7 @@ def test_rounding_is_right_in_the_mean_and_a_wrong_scale_would_be_noticed(rotate
     here, keys = here_of(d, transform=transform), fold(torch.tensor(1), torch.arange(tries))
 
     def one(key):
-        return transform.encode(update, SimpleNamespace(w=here.w, said=here.said, key=key, length=d))
+        return transform.encode(update, SimpleNamespace(w=here.w, said=here.said, key=key))
 
     total = torch.func.vmap(one)(keys).sum(0)
     decoded, changed = transform.decode(total, here, {})
@@ -121,7 +121,7 @@ def test_neighbours_are_as_far_apart_as_is_priced(rotate):
     here = here_of(d, transform=transform, dtype=torch.float32)
 
     def apart(key):
-        now = SimpleNamespace(w=here.w, said=here.said, key=key, length=d)
+        now = SimpleNamespace(w=here.w, said=here.said, key=key)
         return (transform.encode(update, now) - transform.encode(-update, now)).abs()
 
     found = torch.func.vmap(apart)(fold(torch.tensor(7), torch.arange(2000))).double()

@@ -51,7 +51,7 @@ class Federation:
     @property
     def bound(self) -> Bound:
         """The bound on any client's message."""
-        return bound_of(self.method, self.problem.layout)
+        return self.method.transform.bound(Bound(), self.problem.layout)
 
     @property
     def event(self) -> Event:
@@ -107,7 +107,7 @@ class Federation:
     def here(self, w: Tensor, said: State, key: Tensor | None = None) -> Here:
         """What transforms may know: without a key, the server's."""
         key = torch.zeros((), dtype=torch.int64, device=w.device) if key is None else key
-        return Here(self.problem, self.public, self.denominator, w, said, key, w.shape[0])
+        return Here(self.problem, self.public, self.denominator, w, said, key)
 
     def blank(self, w: Tensor, said: State) -> Tensor:
         """A message of zeros: messages are not always of the shape and type of the model."""
@@ -162,7 +162,7 @@ def fitted(
             f"Expected noise that is priced for single samples (in_steps, binomial) for the unit sample, found "
             f"{method.mechanism.name}, {method.mechanism.place}: use the unit client."
         )
-    bound = bound_of(method, layout)
+    bound = method.transform.bound(Bound(), layout)
     if noise and not bound.l2 < float("inf"):
         raise CloisterError(
             f"Expected a bounded update for the {method.mechanism.name} mechanism, found none: without a "
@@ -181,23 +181,12 @@ def fitted(
             f"whole numbers for whole noise alone, found a bound of {bound.l2:g} and {'whole' if whole else 'real'} "
             "numbers: scale the one to the other."
         )
-    most = method.mechanism.dimension
-    if noise and most is not None and (bound.length is None or bound.length > most):
-        raise CloisterError(
-            f"Expected messages of at most {most} numbers, for which {method.mechanism.name} noise is priced, found "
-            f"{bound.length or 'an unknown number of them'}: give the dimension of what is sent."
-        )
     if method.local_only and isinstance(cohort.event(1.0, clients), PoissonGaussian):
         raise CloisterError(
             f"Expected cohorts of a fixed size for {method.name}, whose clients are protected by their own shares of "
             "the noise alone, found poisson: use cohort = fixed or everyone."
         )
     return method
-
-
-def bound_of(method: Method, layout: Layout) -> Bound:
-    """The bound on any client's message, and how many numbers it has."""
-    return method.transform.bound_of(Bound(length=layout.size), layout)
 
 
 def _expect_private_steps(method: Method) -> None:
@@ -227,7 +216,7 @@ def event_of(method: Method, cohort: Cohort, layout: Layout, clients: int) -> Ev
     noise = method.mechanism.noise_multiplier
     if not noise:
         return NonPrivate()
-    bound = bound_of(method, layout)
+    bound = method.transform.bound(Bound(), layout)
     honest = noise if bound.taken_for is None else noise * bound.taken_for / bound.l2
     if method.local_only:  # a message becomes any other, under one share of the noise, and everybody sees whose it is
         return Gaussian(honest / (2 * math.sqrt(cohort.expected(clients))))

@@ -111,7 +111,6 @@ def prepare(
     )
     method, budgets = fed.method, noise.budgets
     _expect_a_round(fed, budgets)
-    _rehearse(fed, w)
     description = {
         "method": {
             "name": method.name,
@@ -191,31 +190,6 @@ def _expect_a_round(fed: Federation, budgets: Mapping[str, Budget]) -> None:
             f"Expected a budget that pays for one round at least, found epsilon "
             f"{next(iter(budgets.values())).epsilon:g} with noise multiplier "
             f"{fed.method.mechanism.noise_multiplier:g}: leave the multiplier out to calibrate it."
-        )
-
-
-def _rehearse(fed: Federation, w: Tensor) -> None:
-    """Encode, add no noise and decode a message of zeros: what does not fit together must not be paid for."""
-    method, state = fed.method, fed.method.init(w)
-    try:
-        said = method.transform.announce(fed.streams, 1, fed.here(w, {}), state)
-        total = torch.zeros_like(fed.blank(w, said))
-        if method.mechanism.correlate is not None:
-            total = total + method.mechanism.correlate(torch.zeros_like(total), 1, state)[0]
-        decoded, _ = method.transform.decode(total, fed.here(w, said), state)
-    except CloisterError:
-        raise
-    except Exception as error:  # a part that somebody wrote may fail in any way at all
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CloisterError(
-            f"Expected transforms and noise of {method.name} that fit one another, found that a message of zeros "
-            f"cannot be encoded and decoded ({reason}): check their order and their lengths."
-        ) from error
-    length = fed.bound.length
-    if length is not None and (total.numel() != length or decoded.shape != w.shape):
-        raise CloisterError(
-            f"Expected messages of {length} numbers and sums of {w.numel()} from the transforms of {method.name}, "
-            f"found {total.numel()} and {decoded.numel()}: say in each transform's `size` how many numbers leave it."
         )
 
 

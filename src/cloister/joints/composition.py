@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from cloister.errors import expect
 from cloister.joints.learning import LocalRule, Settings, State
 from cloister.joints.release import Here, Mechanism, Setting, Transform
 from cloister.privacy.events import Event
@@ -87,20 +86,7 @@ class Method:
 
     def init(self, w: Tensor) -> State:
         """What the server keeps from round to round, at the start."""
-        length = self.transform.size(w.shape[0])
-        message = w if length is None else w.new_zeros(length)
-        states = {"transform": self.transform.init(w), "noise": self.mechanism.init(message)}
-        return disjoint({**states, "server": self.server.init(w)})
-
-
-def disjoint(states: Mapping[str, State]) -> State:
-    """The states of several parts as one; refused where two of them use the same name."""
-    found: State = {}
-    for part, state in states.items():
-        shared = found.keys() & state.keys()
-        expect(not shared, f"names that no other part uses in the state of the {part}", sorted(shared), "rename them")
-        found |= state
-    return found
+        return {**self.transform.init(w), **self.mechanism.init(w), **self.server.init(w)}
 
 
 def describe(joint: LocalRule | Transform | Mechanism | ServerOptimiser | Cohort) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from torch import Tensor
@@ -21,13 +21,11 @@ class Bound:
     """What is known of ANY client's contribution, whatever its data: its L2 norm is at most `l2`.
 
     Noise is scaled to `taken_for`, which is the same number except where a published mistake is replicated: then the
-    paper takes the norm for less than it is, and what is priced is the noise as a multiple of `l2`. `length` is how
-    many numbers a contribution has, where that is known.
+    paper takes the norm for less than it is, and what is priced is the noise as a multiple of `l2`.
     """
 
     l2: float = math.inf
     taken_for: float | None = None
-    length: int | None = None
 
     @property
     def unit(self) -> float:
@@ -44,8 +42,7 @@ class Here:
     """What a transform knows beside the update: nothing that depends on another client's data.
 
     `expected` is the cohort's expected size, `w` the model at the start of the round, `said` what the server told
-    everybody beside it, and `key` feeds what is random on this client and protects nobody (rounding). `length` is how
-    many numbers reach this transform: as many as the model has, unless others come before it.
+    everybody beside it, and `key` feeds what is random on this client and protects nobody (rounding).
     """
 
     problem: Problem
@@ -54,7 +51,6 @@ class Here:
     w: Tensor
     said: State
     key: Tensor
-    length: int
 
 
 @dataclass(frozen=True)
@@ -78,10 +74,6 @@ def _nothing(*_: Any) -> State:
     return {}
 
 
-def _as_many(length: int) -> int | None:
-    return length
-
-
 def _as_it_is(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
     return total, {}
 
@@ -93,10 +85,9 @@ class Transform:
     `encode(update [d], here) -> message [m]`; what the server gets is a sum of messages, and `decode(sum, here, state)
     -> (sum of updates, what changes of the state)`. A transform may keep a state at the server (`init(w)`) and tell
     every client something before the round: `announce(streams, round, here, state)`, computed from public things and
-    from what was released before. `bound(bound, layout)` is the guarantee, and `size(length)` how many numbers leave it
-    (None: nobody knows before it is tried). `after(message, here)` is what a client does once its noise share is in.
-    `bits` is how many a number takes on the wire, where it is not what its type takes; `entries(m)` how many numbers
-    are sent, where the others are zero and both sides know which.
+    from what was released before. `bound(bound, layout)` is the guarantee. `after(message, here)` is what a client
+    does once its noise share is in. `bits` is how many a number takes on the wire, where it is not what its type takes;
+    `entries(m)` how many numbers are sent, where the others are zero and both sides know which.
     """
 
     name: str
@@ -110,12 +101,6 @@ class Transform:
     bits: int | None = None
     entries: Callable[[int], int] | None = None
     parts: tuple[Transform, ...] = ()
-    size: Callable[[int], int | None] = _as_many
-
-    def bound_of(self, known: Bound, layout: Layout) -> Bound:
-        """The bound on what leaves, with its length."""
-        length = None if known.length is None else self.size(known.length)
-        return replace(self.bound(known, layout), length=length)
 
 
 Place = Literal["central", "distributed", "local", "nowhere"]
@@ -145,8 +130,7 @@ class Mechanism:
 
     Central noise may be correlated over rounds: `correlate(drawn, round, state) -> (noise, state)`, which is worth what
     independent noise is worth to whoever takes part once in `separation` rounds at most. `price(event)` is the event
-    where noise is not Gaussian. `whole` noise is for messages of whole numbers, of norm `most_l2` at most and of
-    `dimension` numbers at most, where the price depends on how many they are.
+    where noise is not Gaussian. `whole` noise is for messages of whole numbers, of norm `most_l2` at most.
     """
 
     name: str
@@ -157,7 +141,6 @@ class Mechanism:
     settings_beside: Settings = field(default_factory=dict)
     whole: bool = False
     most_l2: float = math.inf
-    dimension: int | None = None
     most: int | None = None
     missing: Callable[[int], int] = _only_for_nobody
     price: Callable[[Event], Event] = _priced_as_drawn

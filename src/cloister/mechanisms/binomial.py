@@ -77,7 +77,6 @@ def binomial(
         },
         whole=True,
         most_l2=message_norm(clip, range, levels, dimension),
-        dimension=dimension,
         missing=lambda cohort: 0 if alone else max(0, shares - cohort),
         price=price,
         for_samples=True,

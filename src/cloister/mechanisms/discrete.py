@@ -56,7 +56,6 @@ def discrete_gaussian(
         settings,
         whole=True,
         most_l2=l2,
-        dimension=dimension,
         most=shares,
         missing=lambda cohort: max(0, shares - cohort),
         price=price,

@@ -104,5 +104,4 @@ def adaptive_clip(clip: float, quantile: float, clip_lr: float, bit_weight: floa
         decode,
         init=lambda w: {"clip": torch.tensor(clip, dtype=torch.float64, device=w.device)},
         announce=lambda streams, round, here, state: {"clip": state["clip"]},
-        size=lambda length: length + 1,
     )

@@ -39,7 +39,7 @@ def on_levels(range: float, levels: int, rotate: bool = False, trials: int = 0, 
     bits = (messages * (levels - 1 + trials)).bit_length()
 
     def announce(streams: Streams, round: int, here: Here, state: State) -> State:
-        return {"signs": streams.signs(padded(here.length), here.w, "signs", round)} if rotate else {}
+        return {"signs": streams.signs(padded(here.w.shape[0]), here.w, "signs", round)} if rotate else {}
 
     def encode(update: Tensor, here: Here) -> Tensor:
         if rotate:
@@ -51,13 +51,10 @@ def on_levels(range: float, levels: int, rotate: bool = False, trials: int = 0, 
 
     def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
         found = total.to(here.w.dtype) / scale
-        return (hadamard(found) * here.said["signs"])[: here.length] if rotate else found, {}
+        return (hadamard(found) * here.said["signs"])[: here.w.shape[0]] if rotate else found, {}
 
     def bound(known: Bound, layout: Layout) -> Bound:
-        return Bound(message_norm(known.l2, range, levels, size(layout.size if known.length is None else known.length)))
-
-    def size(length: int) -> int:
-        return padded(length) if rotate else length
+        return Bound(message_norm(known.l2, range, levels, padded(layout.size) if rotate else layout.size))
 
     settings = {"range": range, "levels": levels, "rotate": rotate, "bits": bits}
-    return Transform("on_levels", settings, encode, bound, decode, announce=announce, bits=bits, size=size)
+    return Transform("on_levels", settings, encode, bound, decode, announce=announce, bits=bits)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from cloister.errors import expect, expect_count, expect_positive
+from cloister.errors import expect_count, expect_positive
 from cloister.joints import Announce, Bound, Here, Settings, State, Transform
 from cloister.public import trained_on
 from cloister.sparsity import expect_fraction, kept_of
@@ -23,10 +23,10 @@ def random_mask(keep: float) -> Transform:
     expect_fraction("keep", keep)
 
     def announce(streams: Streams, round: int, here: Here, state: State) -> State:
-        count = _count(keep, here.length)
-        return {"mask": streams.subset(count, here.length, here.w.device, "mask", round)}
+        size = here.w.shape[0]
+        return {"mask": streams.subset(_count(keep, size), size, here.w.device, "mask", round)}
 
-    return _masked("random_mask", {"keep": keep}, announce, keep, scaled=True)
+    return _masked("random_mask", {"keep": keep}, announce, scaled=True)
 
 
 def public_mask(keep: float, lr: float, steps: int, batch: int) -> Transform:
@@ -42,14 +42,13 @@ def public_mask(keep: float, lr: float, steps: int, batch: int) -> Transform:
 
     def announce(streams: Streams, round: int, here: Here, state: State) -> State:
         assert here.public is not None
-        expect(here.length == here.w.shape[0], "public_mask to come first", here.length, "it knows parameters alone")
         moved = trained_on(here.problem, here.w, *here.public, lr, steps, batch, streams.key("public", round))
         change = (moved - here.w).abs()
         kept = torch.topk(change, _count(keep, len(change)), sorted=False).indices
         return {"mask": kept.sort().values}
 
     settings = {"keep": keep, "public_lr": lr, "public_steps": steps, "public_batch": batch}
-    return _masked("public_mask", settings, announce, keep, scaled=False)
+    return _masked("public_mask", settings, announce, scaled=False)
 
 
 def _count(keep: float, size: int) -> int:
@@ -57,24 +56,16 @@ def _count(keep: float, size: int) -> int:
     return max(1, math.floor(round(keep * size, 9)))
 
 
-def _masked(name: str, settings: Settings, announce: Announce, keep: float, scaled: bool) -> Transform:
+def _masked(name: str, settings: Settings, announce: Announce, scaled: bool) -> Transform:
     def encode(update: Tensor, here: Here) -> Tensor:
         mask = here.said["mask"]
         kept = update.index_select(0, mask)
         return kept * (update.shape[0] / mask.shape[0]) if scaled else kept
 
     def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
-        return total.new_zeros(here.length).index_copy(0, here.said["mask"], total), {}
+        return torch.zeros_like(here.w).index_copy(0, here.said["mask"], total), {}
 
-    return Transform(
-        name,
-        settings,
-        encode,
-        lambda known, layout: Bound(),
-        decode,
-        announce=announce,
-        size=lambda length: _count(keep, length),
-    )
+    return Transform(name, settings, encode, lambda known, layout: Bound(), decode, announce=announce)
 
 
 def active_part(keep: float) -> Transform:

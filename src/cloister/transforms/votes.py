@@ -28,10 +28,4 @@ def votes(queries: int) -> Transform:
         named = outputs.argmax(1, keepdim=True) == torch.arange(outputs.shape[1], device=update.device)
         return named.to(update.dtype).flatten()
 
-    return Transform(
-        "votes",
-        {"queries": queries},
-        encode,
-        lambda known, layout: Bound(math.sqrt(queries)),
-        size=lambda length: None,  # as many as there are classes, for each query: the model knows
-    )
+    return Transform("votes", {"queries": queries}, encode, lambda known, layout: Bound(math.sqrt(queries)))
