@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from cloister.errors import CloisterError
-from cloister.joints import Bound
+from cloister.joints import Bound, Here
 from cloister.privacy.binomial import moves
 from cloister.privacy.events import BinomialSum
 from cloister.streams import Streams, fold
@@ -23,10 +24,8 @@ from cloister.walsh import padded
 
 def here_of(d: int, key: int = 0, transform=None, round: int = 1, dtype=torch.float64):
     """What a transform may look at, of a model with d parameters."""
-    here = SimpleNamespace(w=torch.zeros(d, dtype=dtype), said={}, key=torch.tensor(key))
-    if transform is not None:
-        here.said = transform.announce(Streams(0), round, here, {})
-    return here
+    here = Here(None, None, 1.0, torch.zeros(d, dtype=dtype), {}, torch.tensor(key), d)
+    return here if transform is None else replace(here, said=transform.announce(Streams(0), round, here, {}))
 
 
 def layout(d: int):
@@ -64,7 +63,7 @@ def test_rounding_is_right_in_the_mean_and_a_wrong_scale_would_be_noticed(rotate
     here, keys = here_of(d, transform=transform), fold(torch.tensor(1), torch.arange(tries))
 
     def one(key):
-        return transform.encode(update, SimpleNamespace(w=here.w, said=here.said, key=key))
+        return transform.encode(update, replace(here, key=key))
 
     total = torch.func.vmap(one)(keys).sum(0)
     decoded, changed = transform.decode(total, here, {})
@@ -121,7 +120,7 @@ def test_neighbours_are_as_far_apart_as_is_priced(rotate):
     here = here_of(d, transform=transform, dtype=torch.float32)
 
     def apart(key):
-        now = SimpleNamespace(w=here.w, said=here.said, key=key)
+        now = replace(here, key=key)
         return (transform.encode(update, now) - transform.encode(-update, now)).abs()
 
     found = torch.func.vmap(apart)(fold(torch.tensor(7), torch.arange(2000))).double()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,10 +13,19 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from cloister.errors import CloisterError
-from cloister.joints import Bound, Transform
-from cloister.transforms import chain, clip_l2, identity
+from cloister.joints import Bound, Here, State, Transform
+from cloister.params import Layout
+from cloister.streams import Streams
+from cloister.transforms import adaptive_clip, chain, clip_l2, identity, on_a_grid, on_levels, random_mask, votes
 
-HERE = None  # a clip looks at the update alone
+LAYOUT = Layout(("w",), (torch.Size([5]),))
+
+
+def here_of(size: int, said: State | None = None, dtype: torch.dtype = torch.float64) -> Here:
+    return Here(None, None, 1.0, torch.zeros(size, dtype=dtype), said or {}, torch.tensor(0), size)
+
+
+HERE = here_of(2)  # a clip looks at the update alone
 any_update = arrays(
     np.float64, array_shapes(max_dims=1, max_side=40), elements=st.floats(-1e300, 1e300, allow_nan=False)
 )
@@ -71,9 +81,9 @@ def test_under_vmap_each_client_is_clipped_by_itself():
 
 
 def test_bounds_travel_through_a_chain():
-    assert identity().bound(Bound(), None).l2 == math.inf
-    assert chain(identity(), clip_l2(2.0), identity()).bound(Bound(), None).l2 == 2.0
-    assert chain(clip_l2(5.0), clip_l2(2.0)).bound(Bound(), None).l2 == 2.0
+    assert identity().bound(Bound(), LAYOUT).l2 == math.inf
+    assert chain(identity(), clip_l2(2.0), identity()).bound(Bound(), LAYOUT).l2 == 2.0
+    assert chain(clip_l2(5.0), clip_l2(2.0)).bound(Bound(), LAYOUT).l2 == 2.0
 
 
 def test_a_chain_encodes_forwards_and_decodes_backwards():
@@ -91,7 +101,7 @@ def test_a_chain_encodes_forwards_and_decodes_backwards():
         return Transform(name, {}, encode, lambda bound, layout: bound, decode)
 
     both = chain(spy("a"), spy("b"))
-    assert set(both.decode(both.encode(torch.ones(2), HERE), HERE, {})[1]) == {"a", "b"}
+    assert set(both.decode(both.encode(torch.ones(2), HERE), HERE, {})[1]) == {"0.a", "1.b"}
     assert log == ["encode a", "encode b", "decode b", "decode a"]
 
 
@@ -99,3 +109,126 @@ def test_a_chain_encodes_forwards_and_decodes_backwards():
 def test_a_clip_is_positive(clip):
     with pytest.raises(CloisterError, match="Expected clip > 0"):
         clip_l2(clip)
+
+
+# ---- numbers of any size ----------------------------------------------------------------------------------------
+
+KINDS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+def exact_norm(update: torch.Tensor) -> Fraction:
+    """In rational numbers, whatever the size: floats of a square would overflow or vanish."""
+    square = sum((Fraction(x) ** 2 for x in update.double().tolist()), Fraction(0))
+    scale = 2**2400  # so that the root is of a large whole number
+    return Fraction(math.isqrt(math.floor(square * scale)), 2**1200)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_a_finite_update_of_any_size_is_clipped_to_its_bound(dtype, size):
+    kind = torch.finfo(dtype)
+    shape = torch.randn(size, generator=torch.Generator().manual_seed(size), dtype=torch.float64).clamp(-3, 3)
+    for exponent in (-1, -0.9, -0.6, -0.51, -0.4, 0, 0.4, 0.51, 0.6, 0.9, 0.98):
+        update = (shape * float(kind.max) ** exponent).clamp(-kind.max, kind.max).to(dtype)
+        for clip in (1e-3, 1.0, 100.0):
+            encoded = clip_l2(clip).encode(update, HERE)
+            norm, found = exact_norm(update), exact_norm(encoded)
+            assert found <= clip
+            if norm > clip:
+                assert found > 0.96 * clip, "clipped, and not thrown away"
+            elif norm < 0.96 * clip:
+                assert torch.equal(encoded, update)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    numbers=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=12),
+    clip=st.floats(5e-324, 1.7e308),
+    dtype=st.sampled_from(KINDS),
+)
+def test_no_number_and_no_clip_is_too_small_or_too_large(numbers, clip, dtype):
+    update = torch.tensor(numbers, dtype=torch.float64).to(dtype)
+    update = torch.where(update.isfinite(), update, torch.finfo(dtype).max)
+    encoded = clip_l2(clip).encode(update, HERE)
+    assert torch.isfinite(encoded).all()
+    assert exact_norm(encoded) <= Fraction(clip)
+
+
+def test_a_sum_of_many_squares_that_comes_out_too_small_is_allowed_for():
+    """Ten million times 0.1 squared, added up in float64, lacks 4e-11 of it."""
+    encoded = clip_l2(1.0).encode(torch.full((10_000_000,), 0.1, dtype=torch.float64), HERE)
+    assert float(encoded[0]) ** 2 * 10_000_000 <= 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("clip", [1e-44, 1e-3, 1.0, 1e38])
+def test_an_adaptive_clip_takes_updates_of_any_size(dtype, clip):
+    transform = adaptive_clip(clip, 0.5, 0.2, 0.1)
+    said = {"clip": torch.tensor(clip, dtype=torch.float64)}
+    for top in (1e-40, 1.0, 1e30, 3e38):
+        update = torch.tensor([top, -top, top / 2], dtype=dtype)
+        encoded = transform.encode(update, here_of(3, said, dtype))
+        assert torch.isfinite(encoded).all()
+        assert exact_norm(encoded[:-1]) <= 1
+        assert exact_norm(encoded) <= Fraction(transform.bound(Bound(), LAYOUT).l2)
+        if exact_norm(update) > clip:
+            assert exact_norm(encoded[:-1]) > 0.99
+        assert torch.isfinite(transform.decode(encoded, here_of(3, said, dtype), said)[0]).all()
+
+
+def test_scaling_by_a_mask_leaves_finite_updates_finite():
+    whole = chain(random_mask(0.5), clip_l2(1.0))
+    update = torch.full((8,), torch.finfo(torch.float64).max, dtype=torch.float64)
+    said = whole.announce(Streams(0), 1, here_of(8), {})
+    assert exact_norm(whole.encode(update, here_of(8, said))) == pytest.approx(1.0)
+
+
+def test_what_is_no_number_becomes_a_whole_one_within_the_bound():
+    coded = on_levels(1.0, 17)
+    assert torch.equal(coded.encode(torch.full((3,), math.nan), here_of(3)), torch.zeros(3, dtype=torch.int64))
+
+
+# ---- chains -----------------------------------------------------------------------------------------------------
+
+
+def test_parts_of_a_chain_know_how_many_numbers_reach_them():
+    """Masks before a grid: the grid pads and cuts what is left, and the masks put it back in its place."""
+    whole = chain(random_mask(0.4), clip_l2(2.0), on_a_grid(1e6, 3e6, 30))
+    here = here_of(37)
+    here = here_of(37, whole.announce(Streams(0), 1, here, {}))
+    update = torch.linspace(-1, 1, 37, dtype=torch.float64)
+    message = whole.encode(update, here)
+    assert message.shape == (16,) == (whole.length(37),)
+    back, _ = whole.decode(message, here, {})
+    assert back.shape == update.shape
+    kept = back != 0
+    assert kept.sum() == 14
+    scaled = (update * 37 / 14)[kept]
+    torch.testing.assert_close(back[kept], scaled * 2 / scaled.norm(), rtol=1e-4, atol=1e-4)
+
+
+def test_two_adaptive_clips_in_a_chain_keep_their_own_state():
+    first, second = adaptive_clip(1.0, 0.5, 0.2, 0.1), adaptive_clip(8.0, 0.5, 0.2, 0.1)
+    whole = chain(first, second)
+    state = whole.init(torch.zeros(4))
+    assert sorted(float(value) for value in state.values()) == [1.0, 8.0]
+    said = whole.announce(Streams(0), 1, here_of(4), state)
+    message = whole.encode(torch.full((4,), 100.0, dtype=torch.float64), here_of(4, said))
+    assert message.shape == (6,) == (whole.length(4),)
+    back, changed = whole.decode(message, here_of(4, said), state)
+    assert back.shape == (4,)
+    assert len(set(map(float, changed.values()))) == len(changed) == 2
+    nested = chain(chain(first), second).init(torch.zeros(4))
+    assert len(nested) == 2
+
+
+def test_the_bound_of_levels_counts_the_numbers_that_reach_them():
+    coded = on_levels(1.0, 17)
+    bound = chain(adaptive_clip(1.0, 0.5, 0.2, 2.0), coded).bound(Bound(), LAYOUT)
+    wide = Layout(("w",), (torch.Size([6]),))
+    assert bound.l2 == coded.bound(Bound(math.sqrt(2)), wide).l2 > coded.bound(Bound(math.sqrt(2)), LAYOUT).l2
+
+
+def test_nothing_follows_votes():
+    with pytest.raises(CloisterError, match="votes at the end of a chain"):
+        chain(votes(3), clip_l2(1.0))

@@ -17,7 +17,7 @@ from cloister.batches import Population
 from cloister.errors import CloisterError, expect
 from cloister.joints import Bound, Cohort, Here, Method, Problem, Samples, Setting, State
 from cloister.params import Layout
-from cloister.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian
+from cloister.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian, Relation, relation_of
 from cloister.privacy.ledger import Bill
 from cloister.streams import Streams
 
@@ -107,14 +107,56 @@ class Federation:
     def here(self, w: Tensor, said: State, key: Tensor | None = None) -> Here:
         """What transforms may know: without a key, the server's."""
         key = torch.zeros((), dtype=torch.int64, device=w.device) if key is None else key
-        return Here(self.problem, self.public, self.denominator, w, said, key)
+        return Here(self.problem, self.public, self.denominator, w, said, key, w.shape[0])
 
     def blank(self, w: Tensor, said: State) -> Tensor:
         """A message of zeros: messages are not always of the shape and type of the model."""
         if "message" not in self._blank:
             made = self.method.transform.encode(torch.zeros_like(w), self.here(w, said))
+            _expect_as_declared(self.method, made, w.shape[0])
             self._blank["message"] = torch.zeros_like(made)
         return self._blank["message"]
+
+    def expect_composed(self, w: Tensor) -> None:
+        """Refuse a method whose parts do not fit one another: a message of zeros goes all the way there and back."""
+        method, state = self.method, self.method.init(w)
+        try:
+            said = method.transform.announce(self.streams, 1, self.here(w, {}), state)
+            here, message = self.here(w, said), self.blank(w, said)
+            if method.transform.after is not None:
+                message = method.transform.after(message, here)
+            if method.mechanism.correlate is not None:
+                message, _ = method.mechanism.correlate(message, 1, state)
+            total, _ = method.transform.decode(message, here, state)
+            fits = total.shape == w.shape or not method.server.takes_updates
+        except (RuntimeError, IndexError, KeyError, ValueError, TypeError) as error:
+            raise CloisterError(
+                f"Expected transforms and noise that fit one another, found {_parts(method)}, which fail "
+                f"({str(error).splitlines()[0] if str(error) else type(error).__name__}): put them in another order."
+            ) from error
+        if not fits:
+            raise CloisterError(
+                f"Expected an update of {w.shape[0]} numbers from {_parts(method)}, found one of shape "
+                f"{tuple(total.shape)}: decode must undo what encode does to the length."
+            )
+
+
+def _parts(method: Method) -> str:
+    parts = method.transform.parts or (method.transform,)
+    return f"{', '.join(part.name for part in parts)} under {method.mechanism.name} noise"
+
+
+def _expect_as_declared(method: Method, message: Tensor, size: int) -> None:
+    """Refuse messages of another length or kind than the transform says: noise was priced for what it says."""
+    length = method.transform.length
+    declared = message.shape[0] if length is None else length(size)
+    whole = method.transform.bits is not None
+    if message.shape != (declared,) or message.is_floating_point() is whole:
+        raise CloisterError(
+            f"Expected messages of {declared} {'whole' if whole else 'real'} numbers, as the transform "
+            f"{method.transform.name} says, found {message.dtype} of shape {tuple(message.shape)}: mend its length or "
+            "its bits."
+        )
 
 
 def account_of(client: int) -> str:
@@ -174,6 +216,9 @@ def fitted(
             f"because the noise of {method.name} is correlated over as many, found cohorts {cohort.name} of {clients} "
             f"clients: use cohort = cyclic, with cohorts of at most {clients // method.mechanism.separation}."
         )
+    if method.fit is None and noise:
+        length = method.transform.length
+        method.mechanism.expect_priced(None if length is None else length(layout.size))
     whole = method.transform.bits is not None
     if method.fit is None and noise and (whole is not method.mechanism.whole or bound.l2 > method.mechanism.most_l2):
         raise CloisterError(
@@ -219,5 +264,8 @@ def event_of(method: Method, cohort: Cohort, layout: Layout, clients: int) -> Ev
     bound = method.transform.bound(Bound(), layout)
     honest = noise if bound.taken_for is None else noise * bound.taken_for / bound.l2
     if method.local_only:  # a message becomes any other, under one share of the noise, and everybody sees whose it is
-        return Gaussian(honest / (2 * math.sqrt(cohort.expected(clients))))
-    return method.mechanism.price(cohort.event(honest, clients))
+        return Gaussian(honest * bound.l2 / (bound.replaced * math.sqrt(cohort.expected(clients))))
+    event = cohort.event(honest, clients)
+    if relation_of(event) is Relation.REPLACE:  # which is priced as if the sum moved by twice the bound
+        event = cohort.event(honest * 2 * bound.l2 / bound.replaced, clients)
+    return method.mechanism.price(event)

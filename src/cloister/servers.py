@@ -69,7 +69,7 @@ def student(lr: float, epochs: int, batch: int, momentum: float = 0.0) -> Server
         return trained_on(here.problem, w, inputs, labels, lr, steps, batch, key=0, momentum=momentum), {}
 
     settings = {"lr": lr, "epochs": epochs, "batch": batch, "momentum": momentum}
-    return ServerOptimiser("student", settings, lambda w: {}, update)
+    return ServerOptimiser("student", settings, lambda w: {}, update, takes_updates=False)
 
 
 def watching(inner: ServerOptimiser, decay: float) -> ServerOptimiser:
@@ -94,7 +94,9 @@ def watching(inner: ServerOptimiser, decay: float) -> ServerOptimiser:
         noise = torch.where(falls, state["noise"] * decay, state["noise"])
         return w, {**changed, "losses": losses[1:], "noise": noise, "rounds": rounds}
 
-    return ServerOptimiser(f"{inner.name}, watching", {**inner.settings, "noise_decay": decay}, init, update)
+    return ServerOptimiser(
+        f"{inner.name}, watching", {**inner.settings, "noise_decay": decay}, init, update, inner.takes_updates
+    )
 
 
 CATALOGUE: dict[str, Callable[..., ServerOptimiser]] = {"sgd": sgd, "adam": adam}

@@ -133,7 +133,7 @@ def test_as_published_the_noise_is_scaled_to_one_tensors_clip():
 
 
 def mask_of(fed: Federation, round: int, w: Tensor) -> Tensor:
-    return fed.method.transform.announce(fed.streams, round, fed.here(w, {}), {})["mask"]
+    return fed.method.transform.announce(fed.streams, round, fed.here(w, {}), {})["0.mask"]
 
 
 def test_random_masks_are_shared_scaled_before_the_clip_and_noised_where_they_are():
@@ -210,13 +210,13 @@ def grid_of(z: float, bits: int, shares: int, deviations: float = 4.0) -> float:
 
 
 def rotated(fed: Federation, round: int, vector: Tensor) -> Tensor:
-    signs = fed.method.transform.announce(fed.streams, round, fed.here(torch.zeros(D).double(), {}), {})["signs"]
+    signs = fed.method.transform.announce(fed.streams, round, fed.here(torch.zeros(D).double(), {}), {})["1.signs"]
     assert set(signs.tolist()) == {-1.0, 1.0}
     return ROTATION @ (signs * torch.cat([vector, torch.zeros(WIDE - D).double()]))
 
 
 def turned_back(fed: Federation, round: int, total: Tensor, scale: float, bits: int) -> Tensor:
-    signs = fed.method.transform.announce(fed.streams, round, fed.here(torch.zeros(D).double(), {}), {})["signs"]
+    signs = fed.method.transform.announce(fed.streams, round, fed.here(torch.zeros(D).double(), {}), {})["1.signs"]
     wrapped = torch.tensor([(int(t) + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1) for t in total]).double()
     return ((ROTATION.T @ wrapped) / scale * signs)[:D]
 

@@ -41,7 +41,7 @@ def test_fixed_cohorts_speak_of_replacement():
 
 
 def test_what_is_not_covered_is_said():
-    gaps = " ".join(run(delta=0.2).certificate.not_covered)
+    gaps = " ".join(run(delta=0.2, allow_large_delta=True).certificate.not_covered)
     for word in ("hyper-parameter search", "metrics", "floating-point", "seed", "publishes one random client's data"):
         assert word in gaps
     secure = " ".join(run(randomness="secure").certificate.not_covered)

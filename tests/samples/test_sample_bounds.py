@@ -55,6 +55,19 @@ def test_a_huge_gradient_is_clipped_or_dropped(way, size, clip, width):
     assert alone > 0 or size > 1e17, "what float32 can square is not dropped"
 
 
+@pytest.mark.parametrize("way", ["books", "alone"])
+@pytest.mark.parametrize("size", [1e-12, 1e-20, 1e-25, 1e-30])
+@pytest.mark.parametrize("clip", [1e-15, 1e-22, 1e-28])
+def test_a_tiny_gradient_is_not_taken_for_nothing(way, size, clip):
+    """In float32 the squares of numbers below 1e-19 are zero, and what has no norm would not be clipped."""
+    module = nn.Sequential(nn.Linear(128, 3, bias=False)).train()
+    inputs, labels = torch.rand(2, 128), torch.tensor([0, 1])
+    problem = problem_of(module, cross_entropy, inputs, labels, 3)
+    how = problem.samples.way if way == "books" else Alone(problem.samples.model)
+    total, _ = how.clipped(torch.func.grad, torch.zeros(384), batch_of(inputs[:1] * size, labels[:1]), clip, None)
+    assert total.double().norm() <= clip
+
+
 @pytest.mark.parametrize(("inwards", "outwards"), [(1, 2), (128, 2), (1, 128)])
 @pytest.mark.parametrize(("large", "small"), [(1e28, 1e-25), (1e18, 1e-21), (1e-25, 1e28), (1e-21, 1e18)])
 def test_a_small_factor_of_a_large_product_is_not_taken_for_nothing(inwards, outwards, large, small):

@@ -14,6 +14,7 @@ from cloister.privacy.calibrate import Cost, calibrate
 from cloister.privacy.events import BinomialSum, Event
 from cloister.privacy.filters import best_order, filtered_epsilon
 from cloister.privacy.ledger import Bill, Budget
+from cloister.privacy.wording import large_delta
 
 Target = float | Sequence[float] | None
 """Epsilon: the same for everybody, or one for each client (where samples are protected)."""
@@ -92,6 +93,22 @@ def settle(
             multiplier = calibrate(lambda z: price(with_noise(method, z)), releases, budget.epsilon, delta)
         method = with_noise(method, multiplier)
     return Noise(method, (), {} if budget is None else {method.unit: budget})
+
+
+def expect_small_delta(delta: float | None, noise: Noise, sizes: Sequence[int]) -> None:
+    """Refuse a delta that whoever publishes one random unit whole would satisfy.
+
+    Units are those whose data one release is about: all clients, or the samples of one client, and there the largest.
+    """
+    method = noise.method
+    private = method.mechanism.place != "nowhere" and bool(method.mechanism.noise_multiplier)
+    units, what = (max(sizes), "samples of a client") if method.unit == "sample" else (len(sizes), "clients")
+    if private and delta is not None and large_delta(delta, units):
+        raise CloisterError(
+            f"Expected delta < 1/{units}, as there are {units} {what}, found {delta:g}: publishing one of them whole, "
+            "drawn at random, would satisfy it, so choose a smaller delta (1e-5, say), or insist with "
+            "allow_large_delta = true."
+        )
 
 
 def with_noise(method: Method, multiplier: float) -> Method:

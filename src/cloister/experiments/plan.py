@@ -11,6 +11,7 @@ from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.calibrate import calibrate
 from cloister.privacy.certificate import STRICT_DELTA, deltas_beside
 from cloister.privacy.events import Event, FixedSizeGaussian, Gaussian, PoissonGaussian, relation_of
+from cloister.privacy.wording import large_delta
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Plan:
     def delta_means(self) -> str:
         """What delta promises to a population of this size."""
         exposed = self.delta * self.clients
-        if exposed >= 1 - 1e-9:
+        if large_delta(self.delta, self.clients):
             return (
                 f"weak: delta {self.delta:g} is not below 1/{self.clients} = {1 / self.clients:g}, and publishing one "
                 "random client's data whole would satisfy it; choose at most "

@@ -19,7 +19,7 @@ from cloister.engine import Loop
 from cloister.errors import CloisterError, expect, expect_count, expect_delta
 from cloister.experiments.evaluate import Score, scorer
 from cloister.experiments.folder import FORMAT, configuration_hash
-from cloister.experiments.noise import People, Target, settle, with_noise
+from cloister.experiments.noise import People, Target, expect_small_delta, settle, with_noise
 from cloister.federation import Federation, account_of, bill_of, event_of, fitted, rehearsal
 from cloister.joints import Batch, Batching, Cohort, Method, Problem, describe
 from cloister.params import hash_of
@@ -67,6 +67,7 @@ def prepare(
     device: str,
     dtype: str,
     precision: str = "exact",
+    allow_large_delta: bool = False,
     known: Mapping[str, Any] | None = None,
 ) -> Ready:
     """Check, calibrate and describe. `known` is the description of a run that is being resumed."""
@@ -109,7 +110,10 @@ def prepare(
     fed = Federation(
         complete(noise.method), cohort, problem, population, streams, precision, public, noise.multipliers, task.copies
     )
+    if not allow_large_delta:
+        expect_small_delta(delta, noise, counts)
     method, budgets = fed.method, noise.budgets
+    fed.expect_composed(w)
     _expect_a_round(fed, budgets)
     description = {
         "method": {

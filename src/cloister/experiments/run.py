@@ -58,6 +58,7 @@ def run(
     cohort: Cohort | None = None,
     epsilon: float | list[float] | None = None,
     delta: float | None = None,
+    allow_large_delta: bool = False,
     model: nn.Module | Callable[[], nn.Module] | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
@@ -83,6 +84,8 @@ def run(
         task: on what, such as `cloister.data.digits()`.
         cohort: who takes part in a round; everyone by default.
         epsilon: the budget; where samples are protected, also one for each client.
+        allow_large_delta: accept a delta that is not below 1/clients (where samples are protected, 1/samples of the
+            largest client), which publishing one of them whole would satisfy.
         model: a torch module, or a function that makes one; the task's own by default.
         folder: where to keep the run; without one, nothing is written and nothing can be resumed.
         resume: continue the run in `folder`, given the same method, task and settings.
@@ -121,6 +124,7 @@ def run(
         device=engines.local_device(device),
         dtype=dtype,
         precision=precision,
+        allow_large_delta=allow_large_delta,
         known=ranks.tell(known) if ranks else known,
     )
     machine = engines.arithmetic(ready.w.device)

@@ -19,12 +19,16 @@ RELEASED = "the noisy sum of the clients' updates in every round, and so every m
 
 @dataclass(frozen=True)
 class ServerOptimiser:
-    """The mean update as a step of the model: `update(w, mean, state, here) -> (w, what changes of the state)`."""
+    """The mean update as a step of the model: `update(w, mean, state, here) -> (w, what changes of the state)`.
+
+    `takes_updates`: what it is given is as long as the model.
+    """
 
     name: str
     settings: Settings
     init: Callable[[Tensor], State]
     update: Callable[[Tensor, Tensor, State, Here], tuple[Tensor, State]]
+    takes_updates: bool = True
 
 
 def _every_round(population: int) -> int:
@@ -85,8 +89,10 @@ class Method:
     tempered: Callable[[State], float] | None = None
 
     def init(self, w: Tensor) -> State:
-        """What the server keeps from round to round, at the start."""
-        return {**self.transform.init(w), **self.mechanism.init(w), **self.server.init(w)}
+        """What the server keeps from round to round, at the start; of noise, as much as messages are long."""
+        length = self.transform.length
+        message = w if length is None else w.new_zeros(length(w.shape[0]))
+        return {**self.transform.init(w), **self.mechanism.init(message), **self.server.init(w)}
 
 
 def describe(joint: LocalRule | Transform | Mechanism | ServerOptimiser | Cohort) -> dict[str, Any]:

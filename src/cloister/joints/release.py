@@ -22,15 +22,25 @@ class Bound:
 
     Noise is scaled to `taken_for`, which is the same number except where a published mistake is replicated: then the
     paper takes the norm for less than it is, and what is priced is the noise as a multiple of `l2`.
+
+    `replace_l2` is how far a message can be from any other that the same client might have sent, where that is less
+    than twice `l2`. `size` is how many numbers reach a transform, where they are not as many as the model has.
     """
 
     l2: float = math.inf
     taken_for: float | None = None
+    replace_l2: float | None = None
+    size: int | None = None
 
     @property
     def unit(self) -> float:
         """What a noise multiplier multiplies."""
         return self.l2 if self.taken_for is None else self.taken_for
+
+    @property
+    def replaced(self) -> float:
+        """By how much replacing a client's data can move its message."""
+        return 2 * self.l2 if self.replace_l2 is None else min(self.replace_l2, 2 * self.l2)
 
 
 Samples = tuple[Tensor, Tensor]
@@ -42,7 +52,8 @@ class Here:
     """What a transform knows beside the update: nothing that depends on another client's data.
 
     `expected` is the cohort's expected size, `w` the model at the start of the round, `said` what the server told
-    everybody beside it, and `key` feeds what is random on this client and protects nobody (rounding).
+    everybody beside it, and `key` feeds what is random on this client and protects nobody (rounding). `size` is how
+    many numbers the transform is given: as many as the model has, or what the transforms before it leave.
     """
 
     problem: Problem
@@ -51,6 +62,7 @@ class Here:
     w: Tensor
     said: State
     key: Tensor
+    size: int
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,10 @@ def _nothing(*_: Any) -> State:
     return {}
 
 
+def _as_long(size: int) -> int:
+    return size
+
+
 def _as_it_is(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
     return total, {}
 
@@ -87,7 +103,8 @@ class Transform:
     every client something before the round: `announce(streams, round, here, state)`, computed from public things and
     from what was released before. `bound(bound, layout)` is the guarantee. `after(message, here)` is what a client
     does once its noise share is in. `bits` is how many a number takes on the wire, where it is not what its type takes;
-    `entries(m)` how many numbers are sent, where the others are zero and both sides know which.
+    `entries(m)` how many numbers are sent, where the others are zero and both sides know which. `length(size)` is how
+    many numbers a message of so many has; None where only encoding tells, and then no other transform may follow.
     """
 
     name: str
@@ -101,6 +118,7 @@ class Transform:
     bits: int | None = None
     entries: Callable[[int], int] | None = None
     parts: tuple[Transform, ...] = ()
+    length: Callable[[int], int] | None = _as_long
 
 
 Place = Literal["central", "distributed", "local", "nowhere"]
@@ -130,7 +148,8 @@ class Mechanism:
 
     Central noise may be correlated over rounds: `correlate(drawn, round, state) -> (noise, state)`, which is worth what
     independent noise is worth to whoever takes part once in `separation` rounds at most. `price(event)` is the event
-    where noise is not Gaussian. `whole` noise is for messages of whole numbers, of norm `most_l2` at most.
+    where noise is not Gaussian. `whole` noise is for messages of whole numbers, of norm `most_l2` at most, and of as
+    many numbers as were priced (`dimension`).
     """
 
     name: str
@@ -147,6 +166,7 @@ class Mechanism:
     init: Callable[[Tensor], State] = _nothing
     correlate: Correlate | None = None
     separation: int = 1
+    dimension: int | None = None
     for_samples: bool = False  # whether `price` is about one sample of a client, over its lots
 
     def __post_init__(self) -> None:
@@ -161,7 +181,18 @@ class Mechanism:
         """One part of the noise, at the multiplier that is priced."""
         if self.noise_multiplier is None:
             raise CloisterError("Expected a calibrated mechanism, found none: give a noise_multiplier or an epsilon.")
+        if self.dimension is not None:
+            self.expect_priced(like.numel())
         return self.draw(self.noise_multiplier, streams, like, bound, round, client, of)
+
+    def expect_priced(self, numbers: int | None) -> None:
+        """Refuse messages of more numbers than the noise was priced for, or of nobody knows how many."""
+        if self.dimension is not None and (numbers is None or numbers > self.dimension):
+            raise CloisterError(
+                f"Expected messages of at most {self.dimension} numbers, for which {self.name} noise is priced, found "
+                f"{'no telling how many' if numbers is None else numbers}: give the length of a message, padding "
+                "included, as dimension."
+            )
 
     @property
     def settings(self) -> Settings:

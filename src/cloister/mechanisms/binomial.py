@@ -36,7 +36,7 @@ def binomial(
     is post-processing. Where fewer come, the server adds what is missing, and knows it.
 
     A message is a vector of norm at most `clip`, and a sample can make it any other; with `per_sample` it is the mean
-    over a lot of vectors that are each clipped, and a sample changes only its own.
+    over a lot of vectors that are each clipped, and a sample changes only its own. It has `dimension` numbers at most.
 
     Guarantee: a message (or a released sum, that of nobody included) carries the noise of at least as many trials as
     were priced, whatever the data.
@@ -79,6 +79,7 @@ def binomial(
         most_l2=message_norm(clip, range, levels, dimension),
         missing=lambda cohort: 0 if alone else max(0, shares - cohort),
         price=price,
+        dimension=dimension,
         for_samples=True,
     )
 

@@ -22,7 +22,7 @@ def discrete_gaussian(
     dimension: int,
     place: Literal["central", "distributed"],
 ) -> Mechanism:
-    """Discrete Gaussian noise on integer messages of norm at most `l2`.
+    """Discrete Gaussian noise on integer messages of norm at most `l2` and of `dimension` numbers at most.
 
     Distributed: each client adds a part of standard deviation `scale`, and what `shares` parts are worth is priced. So
     the server adds those that are missing where fewer clients came, and of more clients only so many add one: were
@@ -59,4 +59,5 @@ def discrete_gaussian(
         most=shares,
         missing=lambda cohort: max(0, shares - cohort),
         price=price,
+        dimension=dimension,
     )

@@ -6,7 +6,8 @@ from the ledger alone.
 
 `noise_multiplier` is everywhere the standard deviation of the noise divided by the bound on ONE unit's
 contribution to the released sum. Where the neighbouring relation replaces a unit, the sum can move by twice
-that bound; the accountant knows, the event does not change.
+that bound; the accountant knows, the event does not change. Where a replaced unit is known to move the sum by less,
+`noise_multiplier` is the noise divided by half of that distance.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ def _priced_as(event: Event, count: int, drawn: str) -> str:
     if isinstance(event, FixedSizeGaussian):
         return (
             f"{times}uniform {drawn} of exactly {event.size} of {event.population}, noise multiplier "
-            f"{event.noise_multiplier:.6g}, the sum moving by twice the clip"
+            f"{event.noise_multiplier:.6g} of half the distance that a replacement can move the sum (at most twice the "
+            "clip)"
         )
     if isinstance(event, Gaussian):
         noise = f"noise multiplier {event.noise_multiplier:.6g}"
@@ -109,7 +110,7 @@ def not_covered(description: Mapping[str, Any], delta: float, private: bool) -> 
             "a client as a whole: what is protected is any ONE of its samples; what all of them have in common is not"
         )
     many = max(description["task"].get("sizes", [0])) if samples else clients
-    if delta * many >= 1:
+    if large_delta(delta, many):
         gaps.append(
             f"delta {delta:g} is not below 1/{many}: a mechanism that publishes one random "
             f"{'sample' if samples else 'client'}'s data whole would satisfy it"
@@ -133,6 +134,11 @@ def _of_the_data(task: Mapping[str, Any], samples: bool) -> list[str]:
             "show in the shape of the model; classes = ... declares it"
         )
     return gaps
+
+
+def large_delta(delta: float, units: int) -> bool:
+    """Whether a delta promises nothing: publishing one of so many units whole, drawn at random, would satisfy it."""
+    return delta * units >= 1 - 1e-9
 
 
 def _declared(clients: int, samples: bool) -> str:

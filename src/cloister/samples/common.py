@@ -60,6 +60,7 @@ def clipping(norms: Tensor, mask: Tensor, clip: Tensor | float, like: Tensor) ->
     would be too small for the dtype: such a factor has lost its precision, and could be rounded up.
     """
     limits = torch.finfo(like.dtype)
+    norms = (norms * norms + lost(like.shape[0], like.dtype)).sqrt()  # a norm of nothing may be of something tiny
     limit = (clip.double() if isinstance(clip, Tensor) else clip) * (1 - rounding(like))
     most = limit / limits.tiny
     most = most.clamp(max=limits.max) if isinstance(most, Tensor) else min(most, limits.max)

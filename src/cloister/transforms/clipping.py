@@ -11,7 +11,7 @@ from cloister.errors import expect, expect_positive, expect_probability
 from cloister.joints import Bound, Here, State, Transform
 from cloister.params import Layout
 
-# Scaling rounds three times, each time by at most half a unit in the last place; this much below the bound absorbs it.
+# Scaling rounds four times, each time by at most half a unit in the last place; this much below the bound absorbs it.
 _ROUNDING = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
@@ -31,7 +31,7 @@ def clip_l2(clip: float) -> Transform:
     | zero                    | zero                                                |
     | norm below S            | unchanged                                           |
     | norm above S            | same direction, norm S up to rounding, never above  |
-    | norm beyond the dtype   | zero                                                |
+    | norm beyond the dtype   | the same                                            |
     """
     expect_positive("clip", clip, "choose the norm to which updates are clipped", or_infinite=True)
     return Transform(
@@ -45,10 +45,44 @@ def within(update: Tensor, limit: float) -> Tensor:
     >>> within(torch.tensor([3.0, 4.0]), 1.0)
     tensor([0.6000, 0.8000])
     """
-    norm = torch.linalg.vector_norm(update, dtype=torch.float64)
-    limit = limit * (1 - _ROUNDING[update.dtype])
-    # Dividing first keeps every factor in range: limit / norm alone can underflow, and lose its precision.
-    return torch.where(norm <= limit, update, update / norm.to(update.dtype) * limit)
+    if not update.shape[0]:
+        return update
+    limit = _safely_below(limit, update)
+    direction, short, norm = _measured(update)
+    factor = (limit * short).clamp(max=torch.finfo(direction.dtype).max)
+    return torch.where(norm <= limit, update, (direction * factor.to(direction.dtype)).to(update.dtype))
+
+
+_FAR = 256.0
+"""A norm is taken for so many times less than the largest number, at most: everything in between stays in range."""
+
+
+def _measured(update: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The update's direction, as a vector of some norm from 1 to 256 sqrt(d) or so, one over that norm, and the
+    update's own norm (both in float64); of any update at all.
+
+    Squares of what float32 holds neither overflow nor vanish in float64. Those of float64 do, so the largest number is
+    taken out of them first. What is shorter than float32 has too few numbers for its own factors.
+    """
+    if update.dtype == torch.float64:
+        top = torch.linalg.vector_norm(update, torch.inf)
+        length = torch.linalg.vector_norm(update / top)
+        norm = torch.where(top == 0, 0.0, top * length)
+    else:
+        update = update.float()
+        norm = torch.linalg.vector_norm(update, dtype=torch.float64)
+        top, length = norm, torch.ones_like(norm)
+    divisor = norm.clamp(max=torch.finfo(update.dtype).max / _FAR)
+    return update / divisor.to(update.dtype), divisor / top / length, norm
+
+
+def _safely_below(limit: float, update: Tensor) -> float:
+    """So far below a limit that no rounding exceeds it: of factors and products, of a sum of so many squares in
+    float64, and of numbers so small that only their distance is bounded, and not the ratio."""
+    size, kind = update.shape[0], torch.finfo(update.dtype)
+    inside = kind if update.dtype == torch.float64 else torch.finfo(torch.float32)
+    smallest = kind.tiny * kind.eps + _FAR * inside.tiny * inside.eps
+    return max(limit * (1 - _ROUNDING[update.dtype] - size * 2.0**-54) - math.sqrt(size) * smallest, 0.0)
 
 
 def clip_each_tensor(clip: float) -> Transform:
@@ -84,16 +118,18 @@ def adaptive_clip(clip: float, quantile: float, clip_lr: float, bit_weight: floa
     expect_positive("bit_weight", bit_weight, "how much of the noise's room the count takes")
 
     def encode(update: Tensor, here: Here) -> Tensor:
-        now = here.said["clip"]
-        norm = torch.linalg.vector_norm(update, dtype=torch.float64)
+        now, most = here.said["clip"], _safely_below(1.0, update)
+        direction, short, norm = _measured(update)
         bit = ((norm <= now).to(update.dtype) - 0.5) * (bit_weight * (1 - _ROUNDING[update.dtype]))
-        return torch.cat([within(update / now.to(update.dtype), 1.0), bit[None]])
+        # Dividing a huge update by a small S could exceed all numbers; beyond S only its direction is needed.
+        beyond = (direction * (most * short).to(direction.dtype)).to(update.dtype)
+        return torch.cat([torch.where(norm <= now * most, update / _usable(now, update), beyond), bit[None]])
 
     def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
         now = here.said["clip"]
         share = (total[-1].double() / bit_weight / here.expected + 0.5).clamp(0, 1)
         following = now * torch.exp(-clip_lr * (share - quantile))
-        return total[:-1] * now.to(total.dtype), {"clip": following.clamp(clip * 1e-6, clip * 1e6)}
+        return total[:-1] * _usable(now, total), {"clip": following.clamp(clip * 1e-6, clip * 1e6)}
 
     settings = {"clip": clip, "quantile": quantile, "clip_lr": clip_lr, "bit_weight": bit_weight}
     return Transform(
@@ -104,4 +140,11 @@ def adaptive_clip(clip: float, quantile: float, clip_lr: float, bit_weight: floa
         decode,
         init=lambda w: {"clip": torch.tensor(clip, dtype=torch.float64, device=w.device)},
         announce=lambda streams, round, here, state: {"clip": state["clip"]},
+        length=lambda size: size + 1,
     )
+
+
+def _usable(clip: Tensor, like: Tensor) -> Tensor:
+    """The clip as a number of that type: neither zero nor infinite."""
+    kind = torch.finfo(like.dtype)
+    return clip.clamp(kind.tiny, kind.max).to(like.dtype)

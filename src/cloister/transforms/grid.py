@@ -21,7 +21,7 @@ def on_a_grid(scale: float, l2: float, bits: int) -> Transform:
     """
 
     def announce(streams: Streams, round: int, here: Here, state: State) -> State:
-        return {"signs": streams.signs(padded(here.w.shape[0]), here.w, "signs", round)}
+        return {"signs": streams.signs(padded(here.size), here.w, "signs", round)}
 
     def encode(update: Tensor, here: Here) -> Tensor:
         signs = here.said["signs"]
@@ -32,9 +32,16 @@ def on_a_grid(scale: float, l2: float, bits: int) -> Transform:
         half = 1 << (bits - 1)
         wrapped = ((total + half) & (2 * half - 1)) - half
         wide = hadamard(wrapped.to(here.w.dtype) / scale) * here.said["signs"]
-        return wide[: here.w.shape[0]], {}
+        return wide[: here.size], {}
 
     settings = {"grid_scale": scale, "grid_l2": l2, "bits": bits}
     return Transform(
-        "on_a_grid", settings, encode, lambda known, layout: Bound(l2), decode, announce=announce, bits=bits
+        "on_a_grid",
+        settings,
+        encode,
+        lambda known, layout: Bound(l2),
+        decode,
+        announce=announce,
+        bits=bits,
+        length=padded,
     )

@@ -39,22 +39,26 @@ def on_levels(range: float, levels: int, rotate: bool = False, trials: int = 0, 
     bits = (messages * (levels - 1 + trials)).bit_length()
 
     def announce(streams: Streams, round: int, here: Here, state: State) -> State:
-        return {"signs": streams.signs(padded(here.w.shape[0]), here.w, "signs", round)} if rotate else {}
+        return {"signs": streams.signs(padded(here.size), here.w, "signs", round)} if rotate else {}
 
     def encode(update: Tensor, here: Here) -> Tensor:
         if rotate:
             signs = here.said["signs"]
             update = hadamard(F.pad(update, (0, signs.shape[0] - update.shape[0])) * signs)
-        steps = (update * scale).clamp(-half, half)
+        steps = (update * scale).nan_to_num(0.0).clamp(-half, half)  # no whole number stands for NaN
         floor = steps.floor()
         return (floor + (uniform_pairs(fold(here.key, _ROUNDING), steps.shape[0]) < steps - floor)).to(torch.int64)
 
     def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
         found = total.to(here.w.dtype) / scale
-        return (hadamard(found) * here.said["signs"])[: here.w.shape[0]] if rotate else found, {}
+        return (hadamard(found) * here.said["signs"])[: here.size] if rotate else found, {}
+
+    def length(size: int) -> int:
+        return padded(size) if rotate else size
 
     def bound(known: Bound, layout: Layout) -> Bound:
-        return Bound(message_norm(known.l2, range, levels, padded(layout.size) if rotate else layout.size))
+        size = layout.size if known.size is None else known.size
+        return Bound(message_norm(known.l2, range, levels, length(size)))
 
     settings = {"range": range, "levels": levels, "rotate": rotate, "bits": bits}
-    return Transform("on_levels", settings, encode, bound, decode, announce=announce, bits=bits)
+    return Transform("on_levels", settings, encode, bound, decode, announce=announce, bits=bits, length=length)

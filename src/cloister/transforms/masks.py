@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from cloister.errors import expect_count, expect_positive
+from cloister.errors import expect, expect_count, expect_positive
 from cloister.joints import Announce, Bound, Here, Settings, State, Transform
 from cloister.public import trained_on
 from cloister.sparsity import expect_fraction, kept_of
@@ -23,10 +23,9 @@ def random_mask(keep: float) -> Transform:
     expect_fraction("keep", keep)
 
     def announce(streams: Streams, round: int, here: Here, state: State) -> State:
-        size = here.w.shape[0]
-        return {"mask": streams.subset(_count(keep, size), size, here.w.device, "mask", round)}
+        return {"mask": streams.subset(_count(keep, here.size), here.size, here.w.device, "mask", round)}
 
-    return _masked("random_mask", {"keep": keep}, announce, scaled=True)
+    return _masked("random_mask", keep, {"keep": keep}, announce, scaled=True)
 
 
 def public_mask(keep: float, lr: float, steps: int, batch: int) -> Transform:
@@ -42,13 +41,14 @@ def public_mask(keep: float, lr: float, steps: int, batch: int) -> Transform:
 
     def announce(streams: Streams, round: int, here: Here, state: State) -> State:
         assert here.public is not None
+        expect(here.size == len(here.w), f"updates of {len(here.w)} numbers for public_mask", here.size, "put it first")
         moved = trained_on(here.problem, here.w, *here.public, lr, steps, batch, streams.key("public", round))
         change = (moved - here.w).abs()
         kept = torch.topk(change, _count(keep, len(change)), sorted=False).indices
         return {"mask": kept.sort().values}
 
     settings = {"keep": keep, "public_lr": lr, "public_steps": steps, "public_batch": batch}
-    return _masked("public_mask", settings, announce, scaled=False)
+    return _masked("public_mask", keep, settings, announce, scaled=False)
 
 
 def _count(keep: float, size: int) -> int:
@@ -56,16 +56,22 @@ def _count(keep: float, size: int) -> int:
     return max(1, math.floor(round(keep * size, 9)))
 
 
-def _masked(name: str, settings: Settings, announce: Announce, scaled: bool) -> Transform:
+def _masked(name: str, keep: float, settings: Settings, announce: Announce, scaled: bool) -> Transform:
     def encode(update: Tensor, here: Here) -> Tensor:
         mask = here.said["mask"]
         kept = update.index_select(0, mask)
-        return kept * (update.shape[0] / mask.shape[0]) if scaled else kept
+        if not scaled:
+            return kept
+        most = torch.finfo(update.dtype).max
+        return (kept * (update.shape[0] / mask.shape[0])).clamp(-most, most)  # what was finite stays so
 
     def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
-        return torch.zeros_like(here.w).index_copy(0, here.said["mask"], total), {}
+        return total.new_zeros(here.size).index_copy(0, here.said["mask"], total), {}
 
-    return Transform(name, settings, encode, lambda known, layout: Bound(), decode, announce=announce)
+    def length(size: int) -> int:
+        return _count(keep, size)
+
+    return Transform(name, settings, encode, lambda known, layout: Bound(), decode, announce=announce, length=length)
 
 
 def active_part(keep: float) -> Transform:

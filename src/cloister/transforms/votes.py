@@ -14,7 +14,8 @@ from cloister.joints import Bound, Here, Transform
 def votes(queries: int) -> Transform:
     """A client's trained model names a class for each of the first `queries` public samples: one-hot, [queries * K].
 
-    Guarantee: a client casts one vote a sample, so its message has norm sqrt(queries), whatever its data. Noise of
+    Guarantee: a client casts one vote a sample, so its message has norm sqrt(queries), whatever its data, and with
+    other data it is at most sqrt(2 queries) away: one vote less and one more for each sample. Noise of
     standard deviation z sqrt(queries) on every count is one Gaussian release of multiplier z, and just as many
     releases, one a query, of multiplier z sqrt(queries).
     """
@@ -28,4 +29,5 @@ def votes(queries: int) -> Transform:
         named = outputs.argmax(1, keepdim=True) == torch.arange(outputs.shape[1], device=update.device)
         return named.to(update.dtype).flatten()
 
-    return Transform("votes", {"queries": queries}, encode, lambda known, layout: Bound(math.sqrt(queries)))
+    bound = Bound(math.sqrt(queries), replace_l2=math.sqrt(2 * queries))
+    return Transform("votes", {"queries": queries}, encode, lambda known, layout: bound, length=None)
