@@ -68,8 +68,8 @@ def test_a_long_draw_does_not_repeat_itself_and_has_its_scale_in_every_part(name
 @pytest.mark.parametrize("streams", SOURCES)
 @pytest.mark.parametrize("name", ["float32", "float64", "uniform", "integers"])
 def test_draws_of_all_lengths_are_whole(name, streams):
-    """Odd ones, and those around powers of two. False alarms of secure draws: a zero in 46 float32 numbers, 2e-9 each
-    at the most likely (where a cosine of 32 bits vanishes), and equal neighbours are left out."""
+    """Odd ones, and those around powers of two. False alarms of secure draws: four zeros, or four equal ones, in 24
+    ends, of 40 bits and more each: below 1e-30."""
     for power in (0, 1, 4, 12, 15, 16, 17, 18):
         for length in (2**power - 1, 2**power, 2**power + 1):
             found = EVERY[name](streams, length)

@@ -19,7 +19,7 @@ from cloister.engine import Vectorised
 from cloister.errors import BudgetExceeded
 from cloister.federation import Federation
 from cloister.joints import Transform
-from cloister.privacy.events import PoissonGaussian
+from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian
 from cloister.privacy.ledger import Budget, Ledger
 from cloister.round import Outcome, cohort_total
 from cloister.servers import sgd
@@ -132,12 +132,32 @@ def audit_price(play: Play, fed: Federation, w: Tensor) -> None:
     if not fed.method.local_only:
         claimed = entry.event.noise_multiplier * fed.bound.l2
         assert claimed <= fed.method.mechanism.noise_multiplier * fed.bound.unit * (1 + 1e-12)
-    if isinstance(entry.event, PoissonGaussian):
-        clients = fed.population.clients
-        sizes = torch.tensor([len(fed.cohort.sample(fed.streams, r, clients)) for r in range(400)]).double()
-        assert abs(sizes.mean() / clients - entry.event.rate) < 0.05
-        binomial = clients * entry.event.rate * (1 - entry.event.rate)
-        assert sizes.var() > binomial / 2, "cohorts priced as Poisson have a random size"
+    _audit_cohorts(fed, entry.event)
+
+
+def _audit_cohorts(fed: Federation, event: Event, rounds: int = 400) -> None:
+    """Every client comes as often as is priced, the last one included; cohorts are as large as is priced."""
+    clients = fed.population.clients
+    there = torch.zeros(rounds, clients, dtype=torch.float64)
+    for round in range(1, rounds + 1):
+        there[round - 1, fed.cohort.sample(fed.streams, round, clients)] = 1
+    rate = getattr(event, "rate", 1.0)
+    if isinstance(event, FixedSizeGaussian):
+        rate = event.size / event.population
+        assert (there.sum(1) == event.size).all(), "cohorts priced by their size have it"
+    cycle = fed.cohort.separation(clients)
+    if cycle > 1:  # one event pays for a whole one
+        turns = there[: rounds // cycle * cycle].view(-1, cycle, clients).sum(1)
+        assert (turns == 1).all(), "everybody has one turn in a cycle"
+        return
+    off = (there.mean(0) - rate).abs().max() / max((rate * (1 - rate) / rounds) ** 0.5, 1e-12)
+    assert off < 6, f"every client comes as often as is priced, and one by {off:.1f} deviations more or less"
+    if rate < 1:
+        centred = there - rate
+        overlap = float((centred[1:] * centred[:-1]).sum()) / (rate * (1 - rate) * (there.numel() - clients) ** 0.5)
+        assert abs(overlap) < 6, "rounds have cohorts of their own"
+    if isinstance(event, PoissonGaussian):
+        assert there.sum(1).var() > clients * rate * (1 - rate) / 2, "cohorts priced as Poisson have a random size"
 
 
 AUDITS = {

@@ -86,12 +86,13 @@ PLAIN = {name: make for name, make in PLAIN.items() if not name.startswith(("ddg
 
 # Where the noise is in the steps, for `sample_audit.py`: momentum, masks and steps of every kind; and Adam in single
 # steps, from whose state a gradient can be read. Queries are quiet enough to be seen; lots are empty now and then.
-_OWN_STEPS: dict[str, Any] = {"clip": CLIP, "lr": 0.5, "batch": 2, "noise_multiplier": 1.3}
+_OWN_STEPS: dict[str, Any] = {"clip": CLIP, "lr": 0.5, "batch": 4, "noise_multiplier": 1.3}
 _PART: dict[str, Any] = {**_OWN_STEPS, "keep": 0.75}
-_ADAPTIVE: dict[str, Any] = {**FOLLOWING, "batch": 2, "steps": 1, "floor": 1e-3, "query_noise": 1.0}
+_ADAPTIVE: dict[str, Any] = {**FOLLOWING, "batch": 4, "steps": 1, "floor": 1e-3, "query_noise": 1.0}
 AUDITED_STEPS: dict[str, Method] = {
     "pfl": cl.methods.pfl(**_OWN_STEPS),
     "pfl lot": cl.methods.pfl(**_OWN_STEPS, epochs=3, epoch="lot", momentum=0.0),
+    "pfl passes": cl.methods.pfl(**_OWN_STEPS, epochs=2, momentum=0.0),
     "fed_spa": cl.methods.fed_spa(**_PART, steps=2),
     "fed_spa coordinate": cl.methods.fed_spa(**_PART, steps=1, clipping="coordinate"),
     "fed_spa quantile": cl.methods.fed_spa(**_PART, steps=1, bound="quantile", query_noise=1.0),

@@ -32,11 +32,14 @@ from conftest import federation
 
 Play = Callable[..., Outcome]
 ENGINE = Loop()
-SIZES = (39, 40, 2)  # in batches of 2: twice a rate of 1/20, lots that are often empty; and everybody in every lot
-CERTAIN = 2  # the client whose lots hold all it has
+# In batches of 4: twice a rate of 1/10, with lots that are empty now and then and a last batch that is not full; one
+# sample more than a batch, where 4/5 is not 1/2; and fewer than a batch, so that everybody is in every lot.
+SIZES = (39, 40, 5, 3)
+ODD = 2  # the client for whom the rate of a pass is far from that of a batch
+CERTAIN = 3  # the client whose lots hold all it has
 BLOCK = 3  # coordinates of the input that a sample has for itself
 WIDTH = BLOCK * max(SIZES)
-NOISES = (1.3, 0.8, 2.1)  # every client has its own
+NOISES = (1.3, 0.8, 2.1, 1.0)  # every client has its own
 NOISELESS = 1e-12
 ALARM = 5e-5
 
@@ -252,9 +255,9 @@ def _audit_any_samples(play: Play, fed: Federation, w: Tensor) -> None:
 def audit_lots(play: Play, fed: Federation, w: Tensor) -> None:
     """Lots are drawn as they were priced: by independent coins of one rate, or of one size and uniformly."""
     found = []
-    for client in (0, 1):
+    for client in (0, 1, ODD):
         paid = price(play, fed, w, client)
-        rounds = 30 if paid.steps < 10 else 10
+        rounds = 60 if client == ODD else 30 if paid.steps < 10 else 10
         weights, there = paid.weights(fed).double(), inclusions(play, fed, w, client, range(rounds), paid).double()
         mean, spread = paid.rate * float(weights.sum()), paid.rate * (1 - paid.rate) * float(weights.square().sum())
         differ = ((there[1:] - there[:-1]).abs() > 1e-3).any(1)
@@ -272,9 +275,12 @@ def audit_lots(play: Play, fed: Federation, w: Tensor) -> None:
         else:
             ratio = float(((sizes - paid.samples * mean) ** 2).sum()) / (paid.samples * spread)
             assert ALARM < stats.chi2.cdf(ratio, rounds) < 1 - ALARM, "sizes of Poisson lots vary as coins do"
+        often = (there.mean(0) - mean).abs().max() / math.sqrt(spread / rounds)
+        assert often < 6, f"every sample joins as often, and one by {often:.1f} deviations more or less"
         found.append(there[:, : SIZES[0]] - mean)
-    together = float((found[0] * found[1]).mean() / (found[0].std() * found[1].std()))
-    assert abs(together) < 5 / math.sqrt(found[0].numel()), "clients have lots of their own"
+        if client == 1:
+            together = float((found[0] * found[1]).mean() / (found[0].std() * found[1].std()))
+            assert abs(together) < 5 / math.sqrt(found[0].numel()), "clients have lots of their own"
 
 
 class Witness(Ledger):
@@ -329,11 +335,12 @@ def audit_payment(play: Play, fed: Federation, w: Tensor) -> None:
     poor.story = story
     story.clear()
     outcome = play(watched, poor, ENGINE, 1, w, fed.method.init(w))
-    assert {s[2] for s in story if s != "paid"} == {0, 2}, "a refused client computes nothing"
-    assert {e.unit for e in poor.entries} == {"sample of client 0", "sample of client 2"}, "only who pays is charged"
-    assert (outcome.cohort_size, outcome.dropped) == (2, 1), "who was refused is not counted"
-    others = [upload(play, fed, w, client, 1, fed.method.init(w))[0] for client in (0, 2)]
-    same = torch.allclose(outcome.w - w, (others[0] + others[1]) / 2, rtol=1e-9, atol=1e-12)
+    rest = [client for client in range(len(SIZES)) if client != 1]
+    assert {s[2] for s in story if s != "paid"} == set(rest), "a refused client computes nothing"
+    assert {e.unit for e in poor.entries} == {f"sample of client {c}" for c in rest}, "only who pays is charged"
+    assert (outcome.cohort_size, outcome.dropped) == (len(rest), 1), "who was refused is not counted"
+    others = [upload(play, fed, w, client, 1, fed.method.init(w))[0] for client in rest]
+    same = torch.allclose(outcome.w - w, sum(others) / len(rest), rtol=1e-9, atol=1e-12)
     assert same, "the mean is over those who took part"
 
 

@@ -122,6 +122,28 @@ def test_a_fixed_cohort_priced_as_poisson_is_caught():
         AUDITS["price"](run_round, *federation(METHODS["dp_fedavg"](), lying))
 
 
+@pytest.mark.parametrize(
+    ("cohort", "spoil"),
+    [
+        (cl.poisson(0.6), lambda members, round: members[members < 7]),
+        (cl.fixed(5), lambda members, round: torch.arange(5)),
+        (cl.poisson(0.3), lambda members, round: torch.arange(8) if round % 3 == 0 else members[:0]),
+        (cl.poisson(0.6), lambda members, round: members[members != 0]),
+    ],
+    ids=["the last never", "always the first", "all or nobody", "the first never"],
+)
+def test_a_cohort_that_is_not_drawn_as_it_is_priced_is_caught(cohort, spoil):
+    lying = replace(cohort, sample=lambda streams, round, clients: spoil(cohort.sample(streams, round, clients), round))
+    with pytest.raises(AssertionError, match=r"as often|of their own|random size"):
+        AUDITS["price"](run_round, *federation(METHODS["dp_fedavg"](), lying))
+
+
+def test_cohorts_that_come_again_are_caught():
+    lying = replace(cl.poisson(0.6), sample=lambda streams, round, n: cl.poisson(0.6).sample(streams, round // 2, n))
+    with pytest.raises(AssertionError, match="of their own"):
+        AUDITS["price"](run_round, *federation(METHODS["dp_fedavg"](), lying))
+
+
 def test_a_mechanism_that_claims_more_noise_than_it_adds_is_caught():
     honest = METHODS["dp_fedavg"]()
     draw = honest.mechanism.draw

@@ -48,12 +48,21 @@ def test_noise_keeps_its_scale_in_float32():
 
 
 def test_noise_and_lots_of_a_secure_run_come_from_the_system():
+    """Fails without cause below 1e-11: the likeliest lot, that of nobody, has probability 0.9^39, eight times in a row."""
     fed, w = audited(AUDITED_STEPS["dp_fed"], secure=True)
     first, second = (one_round(silent(fed), w).w for _ in range(2))
     assert (first != second).all()
     quiet = replace(fed, multipliers=(1e-12,) * len(SIZES))
     seen = {tuple((one_round(alone(quiet, 0), w).w.abs() > 1e-6).tolist()) for _ in range(8)}
     assert len(seen) > 1
+
+
+@pytest.mark.parametrize("ahead", [500, 1500])
+@pytest.mark.parametrize("name", ["pfl", "pfl lot", "pfl passes", "fed_spa"])
+def test_noise_of_several_blocks_keeps_its_scale(name, ahead, monkeypatch):
+    """Here a block has one step, or three, so that a round has several: each has noise of its own."""
+    monkeypatch.setattr("cloister.lots.AHEAD", ahead)
+    AUDITS["noise"](run_round, *audited(AUDITED_STEPS[name]))
 
 
 @pytest.mark.parametrize("name", ["pfl", "fed_spa quantile", "adap_dp_fl"])
@@ -79,7 +88,7 @@ def test_a_broken_sample_counts_as_none_and_its_client_sends_its_noise(name, eng
     """What is not finite would tell of itself; and without its noise, a message would tell that something was."""
     fed, w = audited(AUDITED_STEPS[name])
     broken, gone = fed.population.inputs.clone(), fed.population.inputs.clone()
-    for row, value in ((0, math.inf), (50, math.nan), (79, math.nan), (80, -math.inf)):
+    for row, value in ((0, math.inf), (50, math.nan), (83, math.nan), (84, math.nan), (86, -math.inf)):
         broken[row] = value
         gone[row] = 0
     found, expected = (one_round(with_inputs(fed, inputs), w, engine) for inputs in (broken, gone))
@@ -117,11 +126,12 @@ def test_what_a_client_sends_depends_on_nobody_else():
         together = replace(fed, method=replace(fed.method, server=cl.servers.sgd()))
         for engine in (Loop(), Vectorised(chunk=2)):
             outcome = one_round(together, w, engine)
-            torch.testing.assert_close(outcome.w - w, sum(apart) / 3, rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(outcome.w - w, sum(apart) / len(SIZES), rtol=1e-9, atol=1e-12)
             ledger = Ledger.create(None, "test", {"sample of client 1": POOR})
             outcome = one_round(together, w, engine, ledger)
-            assert (outcome.cohort_size, outcome.dropped) == (2, 1)
-            torch.testing.assert_close(outcome.w - w, (apart[0] + apart[2]) / 2, rtol=1e-9, atol=1e-12)
+            assert (outcome.cohort_size, outcome.dropped) == (len(SIZES) - 1, 1)
+            rest = sum(apart) - apart[1]
+            torch.testing.assert_close(outcome.w - w, rest / (len(SIZES) - 1), rtol=1e-9, atol=1e-12)
 
 
 def test_a_client_that_sits_out_keeps_what_it_had():
@@ -129,13 +139,13 @@ def test_a_client_that_sits_out_keeps_what_it_had():
     state = one_round(fed, w).state
     after = run_round(alone(fed, 1), Ledger.create(None, "test", {}), Loop(), 2, w, state).state
     for name in ("kept.mean", "kept.square", "kept.steps", "kept.threshold"):
-        assert torch.equal(after[name][[0, 2]], state[name][[0, 2]])
+        assert torch.equal(after[name][[0, 2, 3]], state[name][[0, 2, 3]])
         assert not torch.equal(after[name][1], state[name][1])
 
 
 def test_a_round_that_nobody_there_can_pay_ends_the_run_and_others_do_not():
     fed, w = audited(AUDITED_STEPS["dp_fed"])
-    poor = {f"sample of client {client}": POOR for client in range(3)}
+    poor = {f"sample of client {client}": POOR for client in range(len(SIZES))}
     broke = Ledger.create(None, "test", poor)
     with pytest.raises(BudgetExceeded, match="sample of client"):
         one_round(fed, w, ledger=broke)
@@ -154,8 +164,8 @@ def test_samples_that_lie_with_several_clients_are_paid_for_by_each():
         ledger = Ledger.create(None, "test", {})
         one_round(replace(fed, copies=copies), w, ledger=ledger)
         counts[copies] = [entry.count for entry in ledger.entries]
-    assert sorted(counts[1]) == [1, 20, 20]
-    assert sorted(counts[3]) == [3, 60, 60]
+    assert sorted(counts[1]) == [1, 2, 10, 10]
+    assert sorted(counts[3]) == [3, 6, 30, 30]
 
 
 def test_noise_that_follows_the_losses_is_drawn_and_priced_alike():
@@ -183,7 +193,7 @@ def test_every_client_is_priced_at_its_own_noise():
     ledger = Ledger.create(None, "test", {})
     one_round(fed, w, ledger=ledger)
     priced = {entry.unit: entry.event for entry in ledger.entries}
-    rates = (1 / 20, 1 / 20, 1.0)
+    rates = (1 / 10, 1 / 10, 1 / 2, 1.0)
     assert priced == {
         f"sample of client {c}": PoissonGaussian(noise, rate)
         for c, (noise, rate) in enumerate(zip(NOISES, rates, strict=True))

@@ -87,12 +87,24 @@ def lots_of(fed: Federation, round: int, client: int, bug: str) -> list[Tensor]:
         order = torch.randperm(size, generator=torch.Generator().manual_seed(round * 100 + client))
         pieces = list(order.split(batching.batch))
         lots = [pieces[step % len(pieces)] for step in range(len(lots))]
+    if bug == "lots of batch over size":
+        lots = [_coins(min(1.0, batching.batch / size), size, round, client, step) for step in range(len(lots))]
+    if bug == "the last sample never":
+        lots = [lot[lot < size - 1] for lot in lots]
+    if bug == "the same lots in every pass":
+        lots = lots[: len(lots) // 2] * 2
     if bug == "the same lot for every step":
         lots = lots[:1] * len(lots)
     if bug == "a sample joins at twice the rate":
         more = drawn_lots(fed, round + 1000, client)
         lots = [torch.cat(both).unique() for both in zip(lots, more, strict=True)]
     return lots
+
+
+def _coins(rate: float, size: int, *place: int) -> Tensor:
+    seed = fold(torch.tensor(sum(number * 1000**power for power, number in enumerate(place))), 1)
+    random = torch.Generator().manual_seed(int(seed) & (2**63 - 1))
+    return (torch.rand(size, generator=random, dtype=torch.float64) < rate).nonzero().flatten()
 
 
 def clipped(g: Tensor, clip: float, limit: float | None, bug: str) -> Tensor:
@@ -139,7 +151,8 @@ def trained(fed: Federation, round: int, client: int, start: Tensor, state: dict
     for step, lot_now in enumerate(lots_of(fed, round, client, bug)):
         rows = lot_now + fed.population.starts[client]
         g = gradients(w, fed.population.inputs[rows], fed.population.labels[rows]) * part
-        drawn = noise * draws[0 if bug == "the same noise in every step" else step]
+        again = {"the same noise in every step": 0, "noise again in the next block": step % 2}.get(bug, step)
+        drawn = noise * draws[again]
         norms, query_noise = g.norm(dim=1), float(drawn[d]) if len(drawn) > d else 0.0
         if bug == "a query without noise":
             query_noise = 0.0
@@ -218,6 +231,9 @@ SCALE = "times its scale"
 BUGS = {
     "shuffled batches priced as Poisson": ("pfl", "lots", "steps have lots of their own"),
     "the same lot for every step": ("pfl lot", "lots", "steps have lots of their own"),
+    "lots of batch over size": ("dp_fed", "lots", "times the rate"),
+    "the last sample never": ("dp_fed", "lots", "times the rate|every sample joins as often"),
+    "the same lots in every pass": ("pfl passes", "lots", "steps have lots of their own"),
     "a sample joins at twice the rate": ("dp_fed", "lots", "times the rate"),
     "the same lots in every round": ("dp_fed", "lots", "rounds have lots of their own"),
     "the same lots for every client": ("dp_fed", "lots", "clients have lots of their own"),
@@ -237,6 +253,7 @@ BUGS = {
     "noise for half the clip": ("adap_dp_fl", "noise", SCALE),
     "everybody has the least noise of all": ("dp_fed", "noise", SCALE),
     "the same noise in every step": ("fed_spa", "noise", SCALE),
+    "noise again in the next block": ("pfl passes", "noise", SCALE),
     "one step of several is paid for": ("pfl", "noise", SCALE),
     "the same noise for every client": ("dp_fed", "noise", "noise of their own"),
     "the same noise in every round": ("dp_fed", "noise", "noise of their own"),
@@ -252,7 +269,8 @@ BUGS = {
 @pytest.mark.parametrize("name", AUDITED_STEPS)
 def test_without_a_bug_it_is_the_real_round(name):
     fed, w = audited(AUDITED_STEPS[name])
-    fed = replace(fed, population=replace(fed.population, inputs=torch.randn(fed.population.inputs.shape).double()))
+    inputs = torch.randn(fed.population.inputs.shape, generator=torch.Generator().manual_seed(3)).double()
+    fed = replace(fed, population=replace(fed.population, inputs=inputs))
     here, there = (w, fed.method.init(w)), (w, fed.method.init(w))
     for round in (1, 2, 3):
         mine = broken_round("none")(fed, Ledger.create(None, "t", {}), ENGINE, round, *here)
@@ -275,7 +293,7 @@ def test_the_bug_is_caught(bug):
 
 
 def test_a_rule_that_claims_to_be_worth_more_is_caught():
-    honest = cl.methods.adap_dp_fl(clip=0.5, batch=2, decay=1.0, noise_multiplier=1.3)
+    honest = cl.methods.adap_dp_fl(clip=0.5, batch=4, decay=1.0, noise_multiplier=1.3)
     lying = replace(honest.local, private=replace(honest.local.private, worth=lambda noise: noise))
     fed, w = audited(honest)
     with pytest.raises(AssertionError, match="all queries"):
