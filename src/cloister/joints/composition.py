@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from cloister.errors import expect
 from cloister.joints.learning import LocalRule, Settings, State
 from cloister.joints.release import Here, Mechanism, Setting, Transform
 from cloister.privacy.events import Event
@@ -92,7 +93,11 @@ class Method:
         """What the server keeps from round to round, at the start; of noise, as much as messages are long."""
         length = self.transform.length
         message = w if length is None else w.new_zeros(length(w.shape[0]))
-        return {**self.transform.init(w), **self.mechanism.init(message), **self.server.init(w)}
+        states = self.transform.init(w), self.mechanism.init(message), self.server.init(w)
+        names = [name for state in states for name in state]
+        shared = sorted({name for name in names if names.count(name) > 1})
+        expect(not shared, "a name in the state that only one part uses", shared, "rename it in one of them")
+        return {name: value for state in states for name, value in state.items()}
 
 
 def describe(joint: LocalRule | Transform | Mechanism | ServerOptimiser | Cohort) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from cloister.errors import expect, expect_count, expect_positive
+from cloister.errors import CloisterError, expect, expect_count, expect_positive
 from cloister.joints import Announce, Bound, Here, Settings, State, Transform
 from cloister.public import trained_on
 from cloister.sparsity import expect_fraction, kept_of
@@ -40,7 +40,8 @@ def public_mask(keep: float, lr: float, steps: int, batch: int) -> Transform:
     expect_count("public_batch", batch, "public samples in a mini-batch")
 
     def announce(streams: Streams, round: int, here: Here, state: State) -> State:
-        assert here.public is not None
+        if here.public is None:
+            raise CloisterError("Expected public samples, found none: set some aside, such as public = 500.")
         expect(here.size == len(here.w), f"updates of {len(here.w)} numbers for public_mask", here.size, "put it first")
         moved = trained_on(here.problem, here.w, *here.public, lr, steps, batch, streams.key("public", round))
         change = (moved - here.w).abs()

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from cloister.errors import expect
+from cloister.errors import CloisterError, expect
 from cloister.joints import Bound, Here, Transform
 
 
@@ -21,7 +21,8 @@ def votes(queries: int) -> Transform:
     """
 
     def encode(update: Tensor, here: Here) -> Tensor:
-        assert here.public is not None
+        if here.public is None:
+            raise CloisterError("Expected public samples, found none: set some aside, such as public = 500.")
         outputs = here.problem.outputs(here.w + update, here.public[0][:queries])
         expect(
             outputs.dim() == 2, "a model that names one class a sample", tuple(outputs.shape), "vote with a classifier"
