@@ -132,7 +132,7 @@ def test_whole_noise_of_a_large_model_is_fresh_in_every_part_and_round():
 
 def test_coins_of_a_large_model_are_fresh_for_every_client_and_round():
     fed, w = wide(cl.methods.cpsgd(batch=4, value_range=1.0, noise_multiplier=5.0), torch.float64, outputs=120)
-    mechanism, like = fed.method.mechanism, fed.blank(w, {"signs": torch.ones(2**18)})
+    mechanism, like = fed.method.mechanism, fed.blank(w, {"1.signs": torch.ones(2**18)})
     assert like.numel() == mechanism.settings["dimension"] == 2**18, "every number that is sent is priced"
     drawn = [mechanism.share(fed.streams, like, fed.bound, r, c, 3) for r, c in ((1, 0), (1, 1), (2, 0), (1, -1))]
     together = torch.corrcoef(torch.stack(drawn).double()) - torch.eye(4)
