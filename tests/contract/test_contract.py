@@ -109,7 +109,7 @@ def test_an_update_that_encoding_makes_infinite_counts_as_broken(name, size):
 
 
 def test_noise_and_messages_must_fit_each_other():
-    whole = cl.mechanisms.discrete_gaussian(1.0, 50.0, 1, 1.0, 64, "central")
+    whole = cl.mechanisms.discrete_gaussian(1.0, 50.0, 1, 1.0, 128, "central")
     with pytest.raises(CloisterError, match="whole"):
         federation(replace(METHODS["dp_fedavg"](), mechanism=whole))
     fed, _ = fed_of(METHODS["ddgauss"](), COHORTS["poisson"])
