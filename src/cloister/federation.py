@@ -226,6 +226,12 @@ def fitted(
             f"whole numbers for whole noise alone, found a bound of {bound.l2:g} and {'whole' if whole else 'real'} "
             "numbers: scale the one to the other."
         )
+    if noise and method.transform.after is not None and not method.local_only:
+        raise CloisterError(
+            f"Expected noise to be the last thing that happens to a message, found {_parts(method)}, where something "
+            "follows it: of a sum of such messages nothing is proven, so leave that out, or price single messages "
+            "(local_only)."
+        )
     if method.local_only and isinstance(cohort.event(1.0, clients), PoissonGaussian):
         raise CloisterError(
             f"Expected cohorts of a fixed size for {method.name}, whose clients are protected by their own shares of "

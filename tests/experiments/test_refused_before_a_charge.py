@@ -167,6 +167,16 @@ def test_correlated_noise_is_as_long_as_messages_are():
         assert len(run.history) == 5
 
 
+@pytest.mark.parametrize("place", ["central", "distributed"])
+def test_what_follows_the_noise_is_refused_where_the_sum_is_priced(place):
+    """The largest coordinates of noisy messages, summed, are no function of the noisy sum."""
+    chosen = transforms.chain(transforms.clip_l2(0.5), transforms.top_k_after_noise(0.5))
+    method = replace(LOUD, transform=chosen, mechanism=mechanisms.gaussian(4.0, place))
+    with pytest.raises(CloisterError, match="noise to be the last thing"):
+        go(method)
+    go(replace(method, local_only=True), rounds=1)
+
+
 PARTS = {
     "identity": lambda: transforms.identity(),
     "clip": lambda: transforms.clip_l2(0.5),
