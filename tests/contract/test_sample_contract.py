@@ -48,7 +48,7 @@ def test_noise_keeps_its_scale_in_float32():
 
 
 def test_noise_and_lots_of_a_secure_run_come_from_the_system():
-    """Fails without cause below 1e-11: the likeliest lot, that of nobody, has probability 0.9^39, eight times in a row."""
+    """Fails without cause below 1e-11: the likeliest lot, of nobody, has probability 0.9^39, and would come 8 times."""
     fed, w = audited(AUDITED_STEPS["dp_fed"], secure=True)
     first, second = (one_round(silent(fed), w).w for _ in range(2))
     assert (first != second).all()
