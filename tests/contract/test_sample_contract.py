@@ -58,7 +58,7 @@ def test_noise_and_lots_of_a_secure_run_come_from_the_system():
 
 
 @pytest.mark.parametrize("ahead", [500, 1500])
-@pytest.mark.parametrize("name", ["pfl", "pfl lot", "pfl passes", "fed_spa"])
+@pytest.mark.parametrize("name", ["pfl passes", "fed_spa"])
 def test_noise_of_several_blocks_keeps_its_scale(name, ahead, monkeypatch):
     """Here a block has one step, or three, so that a round has several: each has noise of its own."""
     monkeypatch.setattr("cloister.lots.AHEAD", ahead)
