@@ -48,7 +48,7 @@ def test_noise_keeps_its_scale_in_float32():
 
 
 def test_noise_and_lots_of_a_secure_run_come_from_the_system():
-    """Fails without cause below 1e-11: the likeliest lot, of nobody, has probability 0.9^39, eight times in a row."""
+    """Fails without cause below 1e-11: the likeliest lot, of nobody, has probability 0.9^39, and would come 8 times."""
     fed, w = audited(AUDITED_STEPS["dp_fed"], secure=True)
     first, second = (one_round(silent(fed), w).w for _ in range(2))
     assert (first != second).all()
@@ -58,7 +58,7 @@ def test_noise_and_lots_of_a_secure_run_come_from_the_system():
 
 
 @pytest.mark.parametrize("ahead", [500, 1500])
-@pytest.mark.parametrize("name", ["pfl", "pfl lot", "pfl passes", "fed_spa"])
+@pytest.mark.parametrize("name", ["pfl passes", "fed_spa"])
 def test_noise_of_several_blocks_keeps_its_scale(name, ahead, monkeypatch):
     """Here a block has one step, or three, so that a round has several: each has noise of its own."""
     monkeypatch.setattr("cloister.lots.AHEAD", ahead)

@@ -135,10 +135,9 @@ def described(name: str, task: Task) -> dict[str, Any]:
 
 def others(unit: str) -> list[Task]:
     """Tasks that differ in what is protected: of samples, their values; of clients, how many they have as well."""
-    tasks = [toy_task(seed=1), toy_task(seed=2)]
-    if unit == "client":
-        tasks += [toy_task(sizes=(1, 1, 1, 1, 1, 1, 1, 30)), toy_task(sizes=(9, 3, 1, 0, 12, 5, 4, 2), seed=3)]
-    return tasks
+    if unit == "sample":
+        return [toy_task(seed=1)]
+    return [toy_task(sizes=(1, 1, 1, 1, 1, 1, 1, 30)), toy_task(sizes=(9, 3, 1, 0, 12, 5, 4, 2), seed=3)]
 
 
 @pytest.mark.parametrize("name", METHODS)
