@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test install benchmark clean
+.PHONY: demo test install benchmark figures clean
 
 install: $(VENV)/.installed
 
@@ -28,7 +28,10 @@ test: install
 
 benchmark: install
 	$(BIN)/python benchmarks/cpu.py --json docs/speed-cpu.json
-	$(BIN)/python benchmarks/page.py docs/speed.md docs/speed-cpu.json docs/speed-gpu.json
+	$(BIN)/python benchmarks/documents.py
+
+figures: install
+	$(BIN)/python benchmarks/documents.py --measure
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

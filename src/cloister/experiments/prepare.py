@@ -182,6 +182,10 @@ def expect_request(
     for one in epsilon if isinstance(epsilon, (list, tuple)) else [epsilon]:
         number = isinstance(one, (int, float)) and not isinstance(one, bool)
         expect(one is None or number, "epsilon to be a number, or a list of one for each client", epsilon, "give that")
+        promise = one is None or not number or one <= MOST_EPSILON
+        expect(
+            promise, f"epsilon <= {MOST_EPSILON}", one, "beyond that it promises nothing, so give a noise_multiplier"
+        )
     if delta is not None:
         expect_delta(delta)
     _expect_local_work(method, task)
@@ -204,11 +208,13 @@ def _expect_model(model: object) -> None:
 
 def _expect_local_work(method: Method, task: Task) -> None:
     """A round's batches of one client are laid out at once, so there is a limit to what they may hold."""
-    largest, batching = int(task.population.counts.max()), method.local.batching
+    largest, batching = max(task.population.counts.tolist(), default=0), method.local.batching
     samples = batching.steps_for(largest) * min(batching.batch, largest)
     remedy = "take fewer steps or epochs in a round, and more rounds"
     expect(samples <= MOST_LOCAL, f"at most {MOST_LOCAL:,} samples a client and round, batch by batch", samples, remedy)
 
+
+MOST_EPSILON = 1000
 
 MOST_LOCAL = 2**27
 """Samples in all batches of one client in one round, repetitions included: some gigabytes of row numbers."""
@@ -331,7 +337,8 @@ def _module(model: nn.Module | Callable[[], nn.Module], streams: Streams) -> nn.
         return copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(streams.key("init") & (2**63 - 1))
-        made = model()
+        with explained("a model that can be made"):
+            made = model()
     expect_type("what model() makes", made, nn.Module, "a torch module", "return one")
     return made
 
