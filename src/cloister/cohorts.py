@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cloister.errors import LEAST, expect, expect_count, expect_probability
+from cloister.errors import expect, expect_count, expect_probability
 from cloister.joints import Cohort
 from cloister.privacy.events import FixedSizeGaussian, Gaussian, PoissonGaussian
 from cloister.sampling import heads, subset
@@ -22,7 +22,6 @@ from cloister.streams import Streams
 def poisson(rate: float) -> Cohort:
     """Each client joins independently with probability `rate`. Neighbours: add or remove one client."""
     expect_probability("rate", rate, "the probability with which a client joins a round")
-    expect(rate >= LEAST, f"rate >= {LEAST:g}", rate, "nobody would ever come")
 
     def sample(streams: Streams, round: int, population: int) -> Tensor:
         return heads(rate, population, lambda count, n: streams.protective_uniform(count, "cohort", round, n))

@@ -160,7 +160,7 @@ def expect_request(
     method: object,
     task: object,
     rounds: int,
-    epsilon: object,
+    epsilon: Any,
     delta: float | None,
     model: object,
     seed: int,

@@ -168,7 +168,7 @@ def _now_and_then(ready: Ready, task: Task) -> int:
     passed = float(sizes.mean()) * batching.epochs if batching.epochs else (batching.steps or 1) * batching.batch
     trained = 3 * passed * ready.fed.denominator
     rounds: int = ready.description["rounds"]
-    return max(1, -(-rounds // 50), round(len(task.test_labels) / (0.015 * trained)))
+    return max(1, -(-rounds // 50), round(len(task.test_labels) / max(0.015 * trained, 1e-9)))
 
 
 def _run_of(ready: Ready, trained: Trained) -> Run:
