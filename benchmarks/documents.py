@@ -53,11 +53,10 @@ def mnist_writers() -> str:
 
 def mnist_methods() -> str:
     """Every user-level method at two epsilons."""
-    rows = read("mnist-methods")["rows"]
-    lines = [
-        "| method | accuracy at epsilon 8 | at epsilon 2 | spent of 8 | spent of 2 | upload, kB |",
-        "|---" * 6 + "|",
-    ]
+    found = read("mnist-methods")
+    rows = found["rows"]
+    heads = "method | accuracy at epsilon 8 | at epsilon 2 | spent of 8 | spent of 2 | upload, kB"
+    lines = [f"Made by `{found['command']}` (`mnist-methods.json`).", "", f"| {heads} |", "|---" * 6 + "|"]
     for label in dict.fromkeys(row["label"] for row in rows):
         own = {row["target"]: row for row in rows if row["label"] == label}
         name = f"`{label}`" if re.fullmatch(r"\w+", label) else label
