@@ -9,7 +9,7 @@ BIN = $(VENV)/bin
 TESTS = not slow
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-all install benchmark clean
+.PHONY: demo test test-all install benchmark figures clean
 
 install: $(VENV)/.installed
 
@@ -34,7 +34,10 @@ test-all: test
 
 benchmark: install
 	$(BIN)/python benchmarks/cpu.py --json docs/speed-cpu.json
-	$(BIN)/python benchmarks/page.py docs/speed.md docs/speed-cpu.json docs/speed-gpu.json
+	$(BIN)/python benchmarks/documents.py
+
+figures: install
+	$(BIN)/python benchmarks/documents.py --measure
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

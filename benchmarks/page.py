@@ -1,20 +1,11 @@
-"""From the suites' JSON to the page in the documentation:
-
-    python benchmarks/page.py docs/speed.md docs/speed-cpu.json docs/speed-gpu.json
-
-It replaces what lies between the page's two markers, and draws docs/speed.png beside it.
-"""
+"""From the suites' JSON to the tables and the picture of docs/speed.md; `documents.py` puts them there."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-
-BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
 
 def spread(times: dict[str, Any]) -> str:
@@ -65,19 +56,11 @@ def picture(found: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def main() -> None:
-    page, *suites = [Path(word) for word in sys.argv[1:]]
-    found = [json.loads(path.read_text()) for path in suites]
+def rendered(suites: list[dict[str, Any]]) -> str:
+    """All suites' tables."""
     lines = []
-    for suite in found:
+    for suite in suites:
         peaks = ", ".join(f"{name} {rate:.2f}" for name, rate in suite["peak TFLOP/s"].items())
         lines += [f"### {suite['machine']}", "", f"Matrix-product peak, TFLOP/s: {peaks}.", ""]
         lines += [*comparisons(suite["rows"]), *growth(suite["rows"]), ""]
-    text = page.read_text()
-    before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
-    page.write_text(before + "\n\n" + "\n".join(lines) + "\n" + after)
-    picture(found, page.with_suffix(".png"))
-
-
-if __name__ == "__main__":
-    main()
+    return "\n".join(lines)

@@ -79,5 +79,5 @@ def test_a_multiplier_is_a_finite_number(multiplier):
 
 
 def test_the_place_is_known():
-    with pytest.raises(CloisterError, match="central or distributed"):
+    with pytest.raises(CloisterError, match="one of central, distributed"):
         gaussian(1.0, "elsewhere")

@@ -1,5 +1,15 @@
-"""`python -m cloister` is the command line."""
+"""The command `cloister`, and `python -m cloister`. Nothing is imported before Ctrl-C is provided for."""
 
-from cloister.cli import main
+from cloister.interrupts import leave_when_interrupted
 
-main()
+
+def main() -> None:
+    """The entry point."""
+    leave_when_interrupted()
+    from cloister.cli import main as command_line
+
+    command_line()
+
+
+if __name__ == "__main__":
+    main()

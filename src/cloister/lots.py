@@ -106,7 +106,7 @@ def _width(batching: Batching, most: int, largest: int, clients: int) -> int:
     The largest of so many Poisson lots is about so many deviations above a lot's size; what is seldom smaller need not
     have shapes of its own.
     """
-    batch = batching.batch
+    batch = min(batching.batch, 1 << largest.bit_length())  # no lot is larger than its client
     if batching.lots == "fixed":
         return min(batch, largest)
     usual = batch + 0.8 * math.sqrt(2 * math.log(clients) * batch) if clients > 1 else 1

@@ -123,10 +123,16 @@ def _refuse_batch_norm(module: nn.Module) -> None:
 
 def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes: int | None) -> bool:
     """Run the module twice on a few samples; refuse what does not fit; say whether it uses dropout."""
+    for name, parameter in module.named_parameters():
+        if not parameter.isfinite().all():
+            raise CloisterError(
+                f"Expected a model whose weights are finite numbers, found NaN or infinity in {name!r}: initialise it "
+                "anew, or load other weights."
+            )
     key = torch.zeros((), dtype=torch.int64, device=inputs.device)
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.no_grad(), torch.random.fork_rng(devices=[]), _training(module):
-        with _explained(f"a model that takes inputs of shape {tuple(inputs.shape)}"):
+        with explained(f"a model that takes inputs of shape {tuple(inputs.shape)}"):
             with KeyedDropout(key) as mode:
                 outputs = module(inputs)
             with KeyedDropout(key):
@@ -139,6 +145,11 @@ def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes:
         raise CloisterError(
             f"Expected a model whose buffers stay constant in training, found that {changed[0]!r} changes: such a "
             "buffer would leave the client unclipped, so make it a parameter or keep it fixed."
+        )
+    if not outputs.isfinite().all():
+        raise CloisterError(
+            f"Expected a model that makes finite numbers of the data, found {outputs[~outputs.isfinite()][0].item()}: "
+            "scale the inputs, or mend the model."
         )
     if not torch.equal(outputs, repeated):
         raise CloisterError(
@@ -155,7 +166,7 @@ def _check_outputs(outputs: Tensor, loss: Loss, labels: Tensor, classes: int | N
             f"Expected a model with at least {classes} outputs per sample, one for each class, found outputs of "
             f"shape {tuple(outputs.shape)} for {len(labels)} samples: widen the model's last layer."
         )
-    with _explained(f"a loss that takes the model's outputs of shape {tuple(outputs.shape)}"):
+    with explained(f"a loss that takes the model's outputs of shape {tuple(outputs.shape)}"):
         losses = loss(outputs, labels)
     if losses.dim() == 0 or len(losses) != len(labels):
         raise CloisterError(
@@ -165,10 +176,12 @@ def _check_outputs(outputs: Tensor, loss: Loss, labels: Tensor, classes: int | N
 
 
 @contextmanager
-def _explained(expectation: str) -> Iterator[None]:
+def explained(expectation: str) -> Iterator[None]:
     """What torch says of a misfit, in the house's form."""
     try:
         yield
+    except CloisterError:
+        raise
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CloisterError(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cloister.errors import expect, expect_count, expect_positive
+from cloister.errors import expect_count, expect_positive, expect_share, expect_type
 from cloister.joints import Here, ServerOptimiser, State
 from cloister.public import loss_on, trained_on
 
@@ -15,7 +15,7 @@ from cloister.public import loss_on, trained_on
 def sgd(lr: float = 1.0, momentum: float = 0.0) -> ServerOptimiser:
     """v <- momentum * v + mean; w <- w + lr * v."""
     expect_positive("server_lr", lr, "1.0 takes the mean update as it is")
-    expect(0 <= momentum < 1, "0 <= server_momentum < 1", momentum, "0 switches it off")
+    expect_share("server_momentum", momentum, "0 switches it off", zero=True)
 
     def init(w: Tensor) -> State:
         return {"velocity": torch.zeros_like(w)} if momentum else {}
@@ -39,7 +39,7 @@ def adam(lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, kappa: float
     expect_positive("server_lr", lr, "0.01 is usual")
     expect_positive("kappa", kappa, "1e-3 is usual; it bounds the step where v is small")
     for name, beta in (("beta1", beta1), ("beta2", beta2)):
-        expect(0 <= beta < 1, f"0 <= {name} < 1", beta, "0.9 and 0.99 are usual")
+        expect_share(name, beta, "0.9 and 0.99 are usual", zero=True)
 
     def init(w: Tensor) -> State:
         return {"u": torch.zeros_like(w), "v": torch.full_like(w, kappa * kappa)}
@@ -56,9 +56,9 @@ def adam(lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, kappa: float
 def student(lr: float, epochs: int, batch: int, momentum: float = 0.0) -> ServerOptimiser:
     """Train on public samples with the labels that most votes went to (AE-DPFL); `mean` holds the votes."""
     expect_positive("student_lr", lr, "the learning rate of the student")
-    expect_count("student_epochs", epochs, "passes over the public samples")
+    expect_count("student_epochs", epochs, "passes over the public samples", most=10**6)
     expect_count("student_batch", batch, "public samples in a mini-batch")
-    expect(0 <= momentum < 1, "0 <= student_momentum < 1", momentum, "0 switches it off")
+    expect_share("student_momentum", momentum, "0 switches it off", zero=True)
 
     def update(w: Tensor, mean: Tensor, state: State, here: Here) -> tuple[Tensor, State]:
         assert here.public is not None
@@ -78,7 +78,8 @@ def watching(inner: ServerOptimiser, decay: float) -> ServerOptimiser:
     Whenever it has fallen three times in a row, the noise of the next round is `decay` times what it was; `noise` in
     the state is that factor. The first two models count as infinitely bad, as in the paper.
     """
-    expect(0 < decay < 1, "0 < decay < 1", decay, "0.9999 is usual; 1 needs no watching")
+    expect_type("server", inner, ServerOptimiser, "a ServerOptimiser such as cloister.servers.sgd()")
+    expect_share("decay", decay, "0.9999 is usual; 1 needs no watching")
 
     def init(w: Tensor) -> State:
         watched = {"losses": w.new_full((3,), torch.inf), "noise": w.new_ones(()).double(), "rounds": w.new_zeros(())}

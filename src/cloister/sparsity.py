@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from cloister.errors import expect, expect_probability
+from cloister.errors import expect_one_of, expect_probability
 from cloister.params import Layout
 
 Ties = Literal["keep", "first"]
@@ -22,7 +22,7 @@ def expect_fraction(name: str, keep: float) -> None:
 
 def expect_ties(ties: Ties) -> None:
     """Refuse what is no way to break ties."""
-    expect(ties in get_args(Ties), f"ties to be one of {', '.join(get_args(Ties))}", ties, "choose one")
+    expect_one_of("ties", ties, get_args(Ties))
 
 
 def kept_of(size: int, keep: float) -> int:

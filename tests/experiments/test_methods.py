@@ -251,7 +251,7 @@ size = 10
 def test_methods_are_compared_from_one_file_and_go_on_where_they_stopped(tmp_path):
     path = tmp_path / "methods.toml"
     path.write_text(FILE)
-    runs = list(compare(path, tmp_path / "runs", ["clients=30"]))
+    runs = list(compare(planned(path, ["clients=30"]), tmp_path / "runs"))
     assert [run.folder for run, _ in runs] == [
         "fedavg",
         "dp_fedavg-epsilon-8",
@@ -264,11 +264,11 @@ def test_methods_are_compared_from_one_file_and_go_on_where_they_stopped(tmp_pat
         assert epsilon <= run.epsilon if run.epsilon else math.isinf(epsilon)
         assert folder.description()["task"]["clients"] == 30
     with pytest.raises(CloisterError, match="the settings with which"):
-        list(compare(path, tmp_path / "runs", ["clients=30", "rounds=3"]))
+        list(compare(planned(path, ["clients=30", "rounds=3"]), tmp_path / "runs"))
     assert [run.epsilon for run in planned(path, ["epsilons=[1.0]", "size=5"])] == [None, 1.0, 1.0]
     assert planned(path, ["size=5"])[-1].experiment.values["size"] == 5
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("*.json*")}
-    assert len(list(compare(path, tmp_path / "runs", ["clients=30"]))) == 5
+    assert len(list(compare(planned(path, ["clients=30"]), tmp_path / "runs"))) == 5
     assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("*.json*")}
 
 

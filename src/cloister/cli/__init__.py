@@ -6,16 +6,20 @@ import inspect
 import json
 import os
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from cloister import interrupts
+from cloister.cli.commands import Command
 from cloister.cli.data import data_app
 from cloister.cli.words import file_and_words, number, print_table, program, say, working
-from cloister.errors import CloisterError
+from cloister.errors import CloisterError, Note
 
 app = typer.Typer(
     name="cloister",
@@ -30,7 +34,7 @@ app = typer.Typer(
 app.add_typer(data_app)
 
 
-class _RunCommand(TyperCommand):
+class _RunCommand(Command):
     """`cloister run`, whose help lists every key; the list is made only when somebody asks for it."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -75,7 +79,7 @@ def run(
     _run(experiment.start, path, config=experiment.toml, progress=False if quiet else None)
 
 
-@app.command()
+@app.command(cls=Command)
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of the run.")],
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
@@ -96,7 +100,7 @@ def resume(
     _run(build(load(folder / "config.toml")).start, folder, resume=True, progress=False if quiet else None)
 
 
-@app.command()
+@app.command(cls=Command)
 def plan(
     clients: Annotated[int, typer.Option(help="Number of clients of the federation.")],
     rounds: Annotated[int, typer.Option(help="Number of rounds.")],
@@ -115,6 +119,7 @@ def plan(
     from cloister.experiments import plan as planning
     from cloister.experiments import report
 
+    report.expect_picture(picture)
     with working("pricing"):
         planned = planning.plan(
             clients, rounds, number("delta", delta), rate, size, epsilon, noise_multiplier, parameters
@@ -127,7 +132,7 @@ def plan(
     say(f"\npicture: {picture}")
 
 
-@app.command()
+@app.command(cls=Command)
 def show(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
@@ -138,6 +143,8 @@ def show(
     from cloister.experiments import report
     from cloister.experiments.folder import RunFolder, plain
 
+    if picture is not None:
+        report.expect_picture(picture)
     names = [path.name for path in runs]
     folders = {p.name if names.count(p.name) == 1 else str(p): RunFolder.open(p) for p in runs}
     certificates = {name: folder.certificate() for name, folder in folders.items()}
@@ -160,7 +167,7 @@ def show(
         say(f"picture: {picture}", err=True)
 
 
-@app.command()
+@app.command(cls=Command)
 def methods(
     name: Annotated[str | None, typer.Argument(help="One method, with all its keys.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
@@ -192,6 +199,7 @@ def methods(
 
 
 @app.command(
+    cls=Command,
     options_metavar="FILE.toml [KEY=VALUE ...] [OPTIONS]",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
@@ -203,44 +211,46 @@ def compare(
 
     KEY=VALUE overrides a key of every run. With the folder of a comparison that was interrupted, it goes on.
     """
-    from cloister.experiments import report
+    from cloister.experiments import figures, report
     from cloister.experiments.compare import compare as comparison
+    from cloister.experiments.compare import differing, planned
 
     file, words = file_and_words(ctx.args)
     if file is None:
         raise CloisterError("Expected a file with methods to compare, found none: try experiments/digits-methods.toml.")
     path = folder or Path("runs") / f"compare-{datetime.now():%Y%m%d-%H%M%S}"
-    rows = []
+    runs = planned(file, words)
+    settings, rows = differing(runs), []
     try:
-        for run, run_folder in comparison(file, path, words):
-            rows.append(report.compared(run.label, run.epsilon, run_folder))
-            say(f"{run.folder}: {report.in_words(rows[-1])}", err=True)
-    except KeyboardInterrupt:
-        say(f"interrupted; the same command with --folder {path} goes on from here", err=True)
-        raise typer.Exit(130) from None
+        with _interruptible(path, f"the same command with --folder {path} goes on from here"):
+            for run, run_folder in comparison(runs, path):
+                rows.append(report.compared(run.label, run.epsilon, run_folder, settings[run.label]))
+                say(f"{run.folder}: {report.in_words(rows[-1])}", err=True)
     finally:
         if rows:
             print_table(report.comparison_table(rows))
-    report.comparison_picture(rows, path / "compare.png")
-    (path / "compare.json").write_text(json.dumps([vars(row) for row in rows], indent=2) + "\n")
+            say(report.settings_text(settings))
+    figures.write_comparison(rows, path, " ".join(["cloister compare", str(file), *words]))
     say(f"\npicture: {path / 'compare.png'}")
     say(f"what each was promised: {program()} show {path}/NAME")
 
 
-@app.command()
+@app.command(cls=Command)
 def demo(
     folder: Annotated[Path | None, typer.Option(help="Where to keep the runs [default: runs/demo-TIME].")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
 ) -> None:
     """Train on real handwritten digits of 300 clients: without privacy, at epsilon 8, at epsilon 2."""
-    from cloister.experiments import demo as demonstration
-    from cloister.experiments import report
+    from cloister.experiments import figures, report
+    from cloister.experiments.compare import compare as comparison
+    from cloister.experiments.demo import planned
 
     path = folder or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
-    folders = dict(demonstration.demo(path, seed))
+    with _interruptible(path, f"`{program()} demo --seed {seed} --folder {path}` goes on from here"):
+        folders = {run.label: run_folder for run, run_folder in comparison(planned(seed), path)}
     say("\nTest accuracy, and the most that a client can lose by taking part:\n")
     print_table(report.runs_table(folders))
-    report.runs_picture(folders, path / "demo.png")
+    figures.write_demo(folders, path, f"cloister demo --seed {seed}")
     say("")
     for label, run_folder in folders.items():
         say(f"{label + ':':<12} {run_folder.path}")
@@ -258,26 +268,48 @@ def _top(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 
 def main() -> None:
-    """The entry point: errors of ours are one line and status 2, whatever happens to the rest."""
+    """Errors of ours are one line and status 2, whatever happens to the rest."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_notes(warnings.showwarning)
+        try:
+            app()
+        except CloisterError as error:
+            say(f"error: {error}", err=True)
+            sys.exit(2)
+        except OSError as error:
+            say(f"error: Expected to read and write files, found {error}: check the path and the disk.", err=True)
+            sys.exit(2)
+
+
+def _show_notes(usual: Any) -> Any:
+    """Our own warnings are a line; others' are shown as usual."""
+
+    def show(message: Warning, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, Note):
+            say(f"note: {message}", err=True)
+        else:
+            usual(message, category, *rest, **more)
+
+    return show
+
+
+@contextmanager
+def _interruptible(path: Path, continued: str) -> Iterator[None]:
+    """Work that keeps what it does in a folder: whoever interrupts it is told how to go on, if there is a way."""
     try:
-        app()
-    except CloisterError as error:
-        say(f"error: {error}", err=True)
-        sys.exit(2)
-    except OSError as error:
-        say(f"error: Expected to read and write files, found {error}: check the path and the disk.", err=True)
-        sys.exit(2)
+        with interrupts.working():
+            yield
+    except KeyboardInterrupt:
+        say(f"interrupted; {continued if path.exists() else 'nothing was written yet'}", err=True)
+        raise typer.Exit(interrupts.INTERRUPTED) from None
 
 
 def _run(start: Any, path: Path, **options: Any) -> None:
     from cloister.experiments import report
     from cloister.experiments.folder import RunFolder
 
-    try:
+    with _interruptible(path, f"continue it with `{program()} resume {path}`"):
         result = start(folder=path, **options)
-    except KeyboardInterrupt:
-        say(f"interrupted; continue it with `{program()} resume {path}`", err=True)
-        raise typer.Exit(130) from None
     if os.environ.get("RANK", "0") != "0":  # one of several processes, and not the one that speaks
         return
     if result.stopped:

@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
+from cloister import interrupts
+from cloister.cli.commands import Command
 from cloister.cli.words import file_and_words, print_table, say
 from cloister.errors import CloisterError
 
 data_app = typer.Typer(name="data", help="Data sets: list them, get them, look at a partition.", no_args_is_help=True)
 
 
-@data_app.command("list")
+@data_app.command("list", cls=Command)
 def list_sets(
     name: Annotated[str | None, typer.Argument(help="One data set, in full: licence, citation, files.")] = None,
 ) -> None:
@@ -28,7 +30,7 @@ def list_sets(
     say(f"\nThe data folder is {root}; set CLOISTER_DATA to choose another.")
 
 
-@data_app.command()
+@data_app.command(cls=Command)
 def get(
     name: Annotated[str, typer.Argument(help="The data set.")],
     replace: Annotated[bool, typer.Option("--replace", help="Fetch again what is there but not as published.")] = False,
@@ -37,11 +39,13 @@ def get(
     from cloister.data import download, registry, shelf
 
     root = shelf.data_folder()
-    download.get(registry.entry(name), root, replace=replace)
+    with interrupts.working():
+        download.get(registry.entry(name), root, replace=replace)
     say(f"{name} is in {root}")
 
 
 @data_app.command(
+    cls=Command,
     options_metavar="NAME [KEY=VALUE ...] [OPTIONS]",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
@@ -57,11 +61,14 @@ def show(
 
     from cloister.data.pictures import labels_picture, labels_table
     from cloister.experiments.config import build_task, load
+    from cloister.experiments.report import expect_picture
 
     name, words = file_and_words(ctx.args)
     if name is None:
         raise CloisterError("Expected the name of a data set, found none: `cloister data list` names them.")
     values = load(None, [f"data={name}", *words])
+    if picture is not None:
+        expect_picture(picture)
     task, partition = build_task(values)
     owners = np.repeat(np.arange(task.clients), task.population.sizes.numpy())
     counts = np.zeros((task.clients, task.classes or 1), dtype=np.int64)

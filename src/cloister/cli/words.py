@@ -47,7 +47,9 @@ def number(name: str, text: str) -> float:
 
 def program() -> str:
     """How to call this program again from here."""
-    return "cloister" if shutil.which("cloister") else sys.argv[0]
+    if shutil.which("cloister"):
+        return "cloister"
+    return "python -m cloister" if sys.argv[0].endswith("__main__.py") else sys.argv[0]
 
 
 def say(text: str, err: bool = False) -> None:

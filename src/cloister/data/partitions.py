@@ -170,6 +170,9 @@ def overlapping(clients: int = 10, split_seed: int = 0) -> Partition:
     def deal(samples: Samples) -> Hands:
         random = np.random.default_rng(split_seed)
         each = max(len(samples) // clients, len(samples) // 10, 1)
+        expect(
+            clients * each <= 2**27, f"at most {2**27:,} samples in all hands", clients * each, "ask for fewer clients"
+        )
         return [random.choice(len(samples), each, replace=False, shuffle=False) for _ in range(clients)]
 
     return Partition("overlapping", {"clients": clients, "split_seed": split_seed}, deal, overlapping=True)
@@ -200,7 +203,7 @@ def _by_class(samples: Samples, random: np.random.Generator) -> Hands:
 
 
 def _expect_clients(clients: int, split_seed: int) -> None:
-    expect_count("clients", clients, "the number of clients among which the samples are dealt")
+    expect_count("clients", clients, "the number of clients among which the samples are dealt", most=10**6)
     _expect_seed(split_seed)
 
 

@@ -22,13 +22,13 @@ from torch import Tensor
 
 from cloister.engine import remembered
 from cloister.engine.arithmetic import Arithmetic, arithmetic
-from cloister.engine.choice import MEMORY_BUDGET, choose, chunk_size, memory_budget
+from cloister.engine.choice import MEMORY_BUDGET, choose, chunk_size, expect_able, memory_budget
 from cloister.engine.convolutions import CHOSEN
 from cloister.engine.graphed import Graphed
 from cloister.engine.loop import Loop
 from cloister.engine.ranks import Ranks, Sharded, assist, in_words_when_stopped, join, leave, local_device
 from cloister.engine.vectorised import Vectorised
-from cloister.errors import expect
+from cloister.errors import expect, expect_one_of
 from cloister.federation import Federation
 from cloister.round import Engine
 
@@ -63,7 +63,7 @@ __all__ = [
 
 def expect_known(name: str) -> None:
     """Refuse an engine that does not exist."""
-    expect(name in ENGINES, f"engine to be one of {', '.join(ENGINES)}", name, "choose one")
+    expect_one_of("engine", name, ENGINES)
 
 
 def build(
@@ -78,7 +78,10 @@ def build(
     chunk = chunk_size(fed, w, memory or memory_budget(w.device))
     if name == "auto":
         return _chosen(fed, w, chunk, rounds, key)
-    return Graphed(chunk, compiled=name == "compiled") if captured else Vectorised(chunk)
+    if captured:
+        return Graphed(chunk, compiled=name == "compiled")
+    expect_able(Vectorised(chunk), fed, w)
+    return Vectorised(chunk)
 
 
 def _chosen(fed: Federation, w: Tensor, chunk: int, rounds: int, key: str | None) -> Engine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 
 import torch
 from torch import Tensor
@@ -12,9 +13,11 @@ from cloister.batches import Population
 from cloister.engine.graphed import Graphed
 from cloister.engine.loop import Loop
 from cloister.engine.vectorised import Vectorised
+from cloister.errors import CloisterError, Note
 from cloister.federation import Federation, rehearsal
 from cloister.joints import Batch
 from cloister.lots import AHEAD
+from cloister.problem import explained
 from cloister.round import Engine, cohort_total
 
 MEMORY_BUDGET = 2**30
@@ -70,7 +73,8 @@ def choose(fed: Federation, w: Tensor, chunk: int, rounds: int, sample: int = 24
     """The engine that finishes first, for this model, batch shape, cohort, number of rounds and device.
 
     Nobody's data are touched: the trial runs on made-up clients of the same sizes. Capturing and
-    compiling take time, so they are only tried where the rounds would take longer than that without.
+    compiling take time, so they are only tried where the rounds would take longer than that without. What cannot be
+    computed client by client is refused; an engine that cannot do what the loop can is left out, with a note.
     """
     expected = max(1, round(fed.denominator))
     most = min(expected, chunk)
@@ -79,12 +83,12 @@ def choose(fed: Federation, w: Tensor, chunk: int, rounds: int, sample: int = 24
     if not w.is_cuda:
         candidates: list[Engine] = [Loop(), Vectorised(chunk)]
         candidates += [Loop(workers=threads)] if threads > 1 else []
-        return min(candidates, key=lambda engine: _seconds(engine, few, w, repeats))
+        return min(candidates, key=lambda engine: _seconds_if_able(engine, few, w, repeats))
     times: dict[float, Engine] = {}
 
     def attempt(engine: Engine, clients: int) -> None:
         made_up = _made_up(fed, min(clients, most))
-        times[_seconds(engine, made_up, w, repeats) * expected / made_up.population.clients] = engine
+        times[_seconds_if_able(engine, made_up, w, repeats) * expected / made_up.population.clients] = engine
 
     attempt(Loop(), 2)
     attempt(Vectorised(chunk), most)
@@ -94,6 +98,39 @@ def choose(fed: Federation, w: Tensor, chunk: int, rounds: int, sample: int = 24
     if min(times) * rounds > WORTH_COMPILING:
         attempt(Graphed(chunk, compiled=True), most)
     return times[min(times)]
+
+
+def _seconds_if_able(engine: Engine, fed: Federation, w: Tensor, repeats: int) -> float:
+    """As `_seconds`; endless, with a note, where the engine cannot do it though the loop can."""
+    if isinstance(engine, Loop):
+        with explained("a model that can be trained client by client"):
+            return _seconds(engine, fed, w, repeats)
+    try:
+        return _seconds(engine, fed, w, repeats)
+    except CloisterError:
+        raise
+    except Exception as error:  # what torch raises for what it cannot map, capture or compile has no common type
+        note = f"the {engine.name} engine is left out, because it cannot train this model{_why(error)}"
+        warnings.warn(note, Note, stacklevel=2)
+        return math.inf
+
+
+def expect_able(engine: Engine, fed: Federation, w: Tensor) -> None:
+    """Refuse an engine that was asked for and cannot do it, before anything is written."""
+    try:
+        _seconds(engine, _made_up(fed, clients=min(2, max(1, round(fed.denominator)))), w, repeats=0)
+    except CloisterError:
+        raise
+    except Exception as error:
+        raise CloisterError(
+            f"Expected a model that the {engine.name} engine can train, found that it fails{_why(error)}: use "
+            "engine = auto or loop."
+        ) from error
+
+
+def _why(error: Exception) -> str:
+    reason = " ".join(str(error).split())
+    return f" ({reason[:160]}{'...' if len(reason) > 160 else ''})" if reason else ""
 
 
 def _seconds(engine: Engine, fed: Federation, w: Tensor, repeats: int) -> float:

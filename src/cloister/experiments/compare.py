@@ -7,6 +7,7 @@ epsilons = [8.0, 2.0]          the privacy budgets; every private method is run 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.errors import CloisterError, expect, nearest
-from cloister.experiments.config import Experiment, build, known_keys, load
+from cloister.experiments.config import Experiment, build, known_keys, load, method_keys
 from cloister.experiments.folder import RunFolder
 from cloister.methods import CARDS
 
@@ -40,8 +41,8 @@ def planned(path: Path, overrides: list[str]) -> list[Planned]:
     values = {**load(path), **({"epsilons": over.pop("epsilons")} if "epsilons" in over else {})}
     unknown = set(values) - {"epsilons", "shared", "methods"}
     methods: Any = values.get("methods")
-    epsilons: Any = values.get("epsilons", [])
-    if unknown or not isinstance(methods, Mapping) or not isinstance(epsilons, list) or not methods:
+    epsilons = _epsilons(values.get("epsilons", []))
+    if unknown or not isinstance(methods, Mapping) or not methods:
         raise CloisterError(
             f"Expected epsilons, a table [shared] and tables [methods.NAME] in {path}, found "
             f"{', '.join(values) or 'nothing'}: see experiments/digits-methods.toml."
@@ -65,6 +66,16 @@ def planned(path: Path, overrides: list[str]) -> list[Planned]:
         expect(key in used, "keys that some method of the comparison has", key, nearest(key, used))
     _expect_apart(found)
     return found
+
+
+def _epsilons(found: Any) -> list[float]:
+    """The budgets that a file asks for."""
+    remedy = "write epsilons = [8.0, 2.0] on top"
+    expect(isinstance(found, list), "epsilons to be a list of numbers", found, remedy)
+    for one in found:
+        number = isinstance(one, (int, float)) and not isinstance(one, bool)
+        expect(number and 0 < one < math.inf, "epsilons to be positive numbers", one, remedy)
+    return [float(one) for one in found]
 
 
 def _built(label: str, keys: Mapping[str, Any]) -> Experiment:
@@ -95,19 +106,59 @@ def _table(value: Any, name: str) -> dict[str, Any]:
     raise CloisterError(f"Expected [{name}] to be a table of keys, found {value!r}: write one key a line below it.")
 
 
-def compare(path: Path, folder: Path, overrides: list[str]) -> Iterator[tuple[Planned, RunFolder]]:
+def compare(runs: list[Planned], folder: Path) -> Iterator[tuple[Planned, RunFolder]]:
     """Run them one after the other, each into a folder of its own.
 
-    A comparison that was interrupted goes on where it stopped: runs that are there already, with the same settings,
-    are taken as they are.
+    What was interrupted goes on where it stopped: runs that are there already, with the same settings, are taken as
+    they are. A folder that holds anything else is refused before the first run starts.
     """
-    for run in planned(path, overrides):
+    expect_own(folder, runs)
+    for run in runs:
         own = folder / run.folder
         begun = own.exists()
-        if begun and (own / "config.toml").read_text() != run.experiment.toml:
-            raise CloisterError(
-                f"Expected the settings with which {own} was run, found others: use another --folder, or remove it."
-            )
         if not begun or not RunFolder.open(own).finished:
             run.experiment.start(folder=own, config=run.experiment.toml, progress=None, resume=begun)
         yield run, RunFolder.open(own)
+
+
+RESULTS = ("compare.json", "compare.png", "demo.json", "demo.png")
+"""What is written beside the runs."""
+
+
+def expect_own(folder: Path, runs: list[Planned]) -> None:
+    """Refuse a folder in which there is anything but these runs, with these settings, and what came of them."""
+    if not folder.exists():
+        return
+    remedy = "choose another --folder, or leave it out"
+    expect(folder.is_dir(), "a new folder", f"the file {folder}", remedy)
+    names = {run.folder: run for run in runs}
+    # A run that was killed while its folder was laid out leaves a draft, which is in nobody's way.
+    draft = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.\d+")
+    for path in sorted(folder.iterdir()):
+        if path.name.removesuffix(".new") in RESULTS or draft.fullmatch(path.name):
+            continue
+        if path.name not in names or not (path / "config.toml").is_file():
+            raise CloisterError(
+                f"Expected a new folder, or one with these runs alone, found {path.name} in {folder}: {remedy}."
+            )
+        if (path / "config.toml").read_text() != names[path.name].experiment.toml:
+            raise CloisterError(f"Expected the settings with which {path} was run, found others: {remedy}.")
+
+
+def differing(runs: list[Planned]) -> dict[str, dict[str, Any]]:
+    """By label, the settings in which the runs differ beyond method and epsilon: keys of all runs, and keys that
+    several methods have. A method that lacks a key of the others has None there."""
+    values = {run.label: run.experiment.values for run in runs}
+    keys = dict.fromkeys(key for own in values.values() for key in own if key not in _NOT_COMPARED)
+    common = {key.name for key in method_keys("dp_fedavg")} | {"cohort", "rate", "size", "rounds"}
+    found: list[str] = []
+    for key in keys:
+        said = [own[key] for own in values.values() if key in own]
+        missing = key in common and len(said) < len(values)
+        if missing or any(one != said[0] for one in said):
+            found.append(key)
+    return {label: {key: own.get(key) for key in found} for label, own in values.items()}
+
+
+_NOT_COMPARED = ("method", "epsilon", "delta", "noise", "noise_multiplier", "mode")
+"""What makes a method, or says how private it is."""

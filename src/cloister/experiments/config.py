@@ -19,7 +19,7 @@ from typing import Any
 
 from cloister import cohorts, data, methods, models, servers
 from cloister.data import partitions
-from cloister.errors import CloisterError, nearest, number_in
+from cloister.errors import CloisterError, nearest, number_in, shown
 from cloister.experiments.meanings import MEANINGS
 from cloister.experiments.run import run as run_function
 
@@ -82,9 +82,16 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> dict[str, Value]:
             raise CloisterError(
                 f"Expected a readable config file, found {str(path)!r} ({error.strerror}): check the name."
             ) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # bad TOML, no UTF-8, or numbers of thousands of digits
             raise CloisterError(f"Expected valid TOML in {path}, found an error ({error}): mend that line.") from None
-    return values | dict(_parse(word) for word in overrides)
+    over: dict[str, Any] = {}
+    for word in overrides:
+        key, value = _parse(word)
+        if key in over:
+            found = f"{shown(over[key])} and {shown(value)}"
+            raise CloisterError(f"Expected one value for {key}, found {found}: give it once.")
+        over[key] = value
+    return values | over
 
 
 def _parse(word: str) -> tuple[str, Any]:
@@ -93,7 +100,7 @@ def _parse(word: str) -> tuple[str, Any]:
         raise CloisterError(f"Expected key=value, found {word!r}: write, for instance, rounds=20.")
     try:
         return key, tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return key, text
 
 
@@ -196,7 +203,7 @@ def _choice(part: str, option: Any) -> str:
     close = nearest(str(option), known, otherwise="")
     if not isinstance(option, str) or option not in known:
         raise CloisterError(
-            f"Expected {part} to be one of {', '.join(known)}, found {option!r}: {close or 'choose one of them'}."
+            f"Expected {part} to be one of {', '.join(known)}, found {shown(option)}: {close or 'choose one of them'}."
         )
     return str(option)
 
@@ -241,20 +248,20 @@ def _convert(key: Key, value: Any) -> Any:
         allowed = [word for kind in kinds for word in typing.get_args(kind)]
         if value in allowed:
             return value
-        raise CloisterError(f"Expected {key.name} to be one of {', '.join(allowed)}, found {value!r}: choose one.")
+        raise CloisterError(f"Expected {key.name} to be one of {', '.join(allowed)}, found {shown(value)}: choose one.")
     if isinstance(value, list) and any(typing.get_origin(kind) is list for kind in kinds):
         return [_convert(replace(key, kind=float), one) for one in value]
     kinds = [kind for kind in kinds if typing.get_origin(kind) is not list]
     if float in kinds and isinstance(value, str) and (said := number_in(value)) is not None:
         value = said
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**1000:
         value = float(value)
     for kind in kinds:
         if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
             return value
     names = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
     wanted = " or ".join(names[kind] for kind in kinds if kind in names)
-    raise CloisterError(f"Expected {key.name} to be {wanted}, found {value!r}: {MEANINGS[key.name]}.")
+    raise CloisterError(f"Expected {key.name} to be {wanted}, found {shown(value)}: {MEANINGS[key.name]}.")
 
 
 def _toml_value(value: Value) -> str:

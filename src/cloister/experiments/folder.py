@@ -93,11 +93,11 @@ class RunFolder:
     @staticmethod
     def expect_new(path: Path) -> None:
         """Refuse a folder that exists, whatever is in it."""
-        if path.exists():
-            raise CloisterError(
-                f"Expected a new folder, found that {path} exists: choose another, or continue it with "
-                f"`cloister resume {path}`."
-            )
+        if path.is_symlink() or path.exists():
+            what = "" if path.is_dir() else " and is no folder"
+            run = (path / "description.json").is_file()
+            remedy = f"choose another, or continue it with `cloister resume {path}`" if run else "choose another"
+            raise CloisterError(f"Expected a new folder, found that {path} exists{what}: {remedy}.")
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:

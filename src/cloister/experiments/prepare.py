@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from cloister.batches import Population
 from cloister.data.task import Task
 from cloister.engine import Loop
-from cloister.errors import CloisterError, expect, expect_count, expect_delta
+from cloister.errors import CloisterError, expect, expect_count, expect_delta, expect_one_of, expect_type
 from cloister.experiments.evaluate import Score, scorer
 from cloister.experiments.folder import FORMAT, configuration_hash
 from cloister.experiments.noise import People, Target, expect_small_delta, settle, with_noise
@@ -26,7 +27,7 @@ from cloister.params import hash_of
 from cloister.precision import expect_precision
 from cloister.privacy.events import to_json
 from cloister.privacy.ledger import Bill, Budget, Ledger
-from cloister.problem import problem_of
+from cloister.problem import explained, problem_of
 from cloister.round import cohort_total
 from cloister.streams import Streams
 
@@ -71,13 +72,9 @@ def prepare(
     known: Mapping[str, Any] | None = None,
 ) -> Ready:
     """Check, calibrate and describe. `known` is the description of a run that is being resumed."""
+    expect_request(method, task, rounds, epsilon, delta, model, seed, randomness, device, dtype)
+    expect_type("cohort", cohort, Cohort, "a Cohort such as cloister.poisson(0.5)")
     _expect_samples_apart(method, task)
-    expect_count("rounds", rounds, "a run has at least one round")
-    expect_count("seed", seed, "any whole number that is not negative", least=0)
-    expect(randomness in RANDOMNESS, f"randomness to be one of {', '.join(RANDOMNESS)}", randomness, "choose one")
-    expect(dtype in DTYPES, f"dtype to be one of {', '.join(DTYPES)}", dtype, "choose one")
-    if delta is not None:
-        expect_delta(delta)
     place, kind = _device(device), DTYPES[dtype]
     expect_precision(precision, place, kind)
     streams = Streams(seed, secure=randomness == "secure")
@@ -180,6 +177,70 @@ def _expect_samples_apart(method: Method, task: Task) -> None:
             f"{task.name}, where statistics of a client's samples went into others: fill gaps with constants (impute = "
             "public), or choose a method that protects clients."
         )
+
+
+def expect_request(
+    method: object,
+    task: object,
+    rounds: int,
+    epsilon: Any,
+    delta: float | None,
+    model: object,
+    seed: int,
+    randomness: str,
+    device: object,
+    dtype: str,
+) -> None:
+    """Refuse arguments of a wrong kind or size, before anything is computed or written."""
+    expect_type("method", method, Method, "a Method such as cloister.methods.dp_fedavg(clip=1.0, lr=0.1, steps=5)")
+    expect_type("task", task, Task, "a Task such as cloister.data.digits()")
+    assert isinstance(method, Method)
+    assert isinstance(task, Task)
+    _expect_model(model)
+    expect_count("rounds", rounds, "a run has at least one round")
+    expect_count("seed", seed, "any whole number that is not negative", least=0, most=2**63 - 1)
+    expect_one_of("randomness", randomness, RANDOMNESS)
+    expect_type("device", device, str, "the name of a device", 'give "cpu", "cuda" or "cuda:1"')
+    expect_one_of("dtype", dtype, DTYPES)
+    for one in epsilon if isinstance(epsilon, (list, tuple)) else [epsilon]:
+        number = isinstance(one, (int, float)) and not isinstance(one, bool)
+        expect(one is None or number, "epsilon to be a number, or a list of one for each client", epsilon, "give that")
+        promise = one is None or not number or one <= MOST_EPSILON
+        expect(
+            promise, f"epsilon <= {MOST_EPSILON}", one, "beyond that it promises nothing, so give a noise_multiplier"
+        )
+    if delta is not None:
+        expect_delta(delta)
+    _expect_local_work(method, task)
+
+
+def _expect_model(model: object) -> None:
+    """A module, or a function that makes one without being told anything."""
+    if model is None or isinstance(model, nn.Module):
+        return
+    wanted = "model to be a torch module, or a function without arguments that makes one"
+    expect(callable(model), wanted, model, "give a module, such as torch.nn.Linear(64, 10)")
+    assert callable(model)
+    try:
+        inspect.signature(model).bind()
+    except TypeError:
+        expect(False, wanted, model, "call it with its arguments, or wrap it in a lambda")
+    except ValueError:
+        pass  # no signature is known, so that only trying tells
+
+
+def _expect_local_work(method: Method, task: Task) -> None:
+    """A round's batches of one client are laid out at once, so there is a limit to what they may hold."""
+    largest, batching = max(task.population.counts.tolist(), default=0), method.local.batching
+    samples = batching.steps_for(largest) * min(batching.batch, largest)
+    remedy = "take fewer steps or epochs in a round, and more rounds"
+    expect(samples <= MOST_LOCAL, f"at most {MOST_LOCAL:,} samples a client and round, batch by batch", samples, remedy)
+
+
+MOST_EPSILON = 1000
+
+MOST_LOCAL = 2**27
+"""Samples in all batches of one client in one round, repetitions included: some gigabytes of row numbers."""
 
 
 def _expect_a_round(fed: Federation, budgets: Mapping[str, Budget]) -> None:
@@ -285,7 +346,8 @@ def _behaviour(fed: Federation, w: Tensor) -> list[float]:
     silent = replace(fed.method.mechanism, place="nowhere", noise_multiplier=0.0)
     small = replace(fed.method, local=brief, mechanism=silent)
     small_fed = rehearsal(replace(fed, method=small, streams=Streams(0)), made_up)
-    message, _ = cohort_total(small_fed, Loop(), 1, somewhere, torch.tensor([0]))
+    with explained("a model that can be trained client by client"):
+        message, _ = cohort_total(small_fed, Loop(), 1, somewhere, torch.tensor([0]))
     pieces = [piece.double().norm().item() for piece in torch.tensor_split(message, 8)]
     return [float(f"{piece:.3g}") for piece in pieces]
 
@@ -301,13 +363,16 @@ def _module(model: nn.Module | Callable[[], nn.Module], streams: Streams) -> nn.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(streams.key("init") & (2**63 - 1))
         try:
-            return model()
-        except (RuntimeError, MemoryError) as error:
+            with explained("a model that can be made"):
+                made = model()
+        except (CloisterError, MemoryError) as error:
             if not isinstance(error, MemoryError) and "allocate" not in str(error):
                 raise
             raise CloisterError(
                 "Expected a model that fits into memory, found none: choose a smaller one, or fewer classes."
             ) from error
+    expect_type("what model() makes", made, nn.Module, "a torch module", "return one")
+    return made
 
 
 def _device(name: str) -> torch.device:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloister.errors import CloisterError
+from cloister.errors import CloisterError, expect
 from cloister.experiments.folder import RunFolder
 from cloister.experiments.plan import Plan
 from cloister.federation import account_of
@@ -30,20 +31,48 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 def runs_table(folders: Mapping[str, RunFolder]) -> Table:
     """Runs side by side, as their folders tell. It fits a terminal of 80 columns."""
-    table = _table("run", "accuracy", "epsilon", "at delta", "at 1e-5", "noise", "rounds")
-    table.columns[0].no_wrap = True
+    return figures_table(run_figures(folders))
+
+
+def run_figures(folders: Mapping[str, RunFolder]) -> list[dict[str, Any]]:
+    """The figures of runs as plain values; an epsilon without bound is None."""
+    found = []
     for label, folder in folders.items():
         certificate, lines = folder.certificate(), folder.metrics()
-        scored = [line for line in lines if line.get("accuracy") is not None]
-        private = certificate.private
+        scored = [line["accuracy"] for line in lines if line.get("accuracy") is not None]
+        own, strict = certificate.prices[0], certificate.prices[-1]
+        found.append(
+            {
+                "run": label,
+                "accuracy": scored[-1] if scored else None,
+                "epsilon": _finite(own.epsilon_pld),
+                "delta": own.delta if certificate.private else None,
+                "epsilon at 1e-5": _finite(strict.epsilon_pld),
+                "noise": certificate.noise_multiplier or None,
+                "rounds": len(lines),  # done; more may have been charged
+                "planned": certificate.rounds_planned,
+            }
+        )
+    return found
+
+
+def _finite(epsilon: float | None) -> float | None:
+    return None if epsilon is None or math.isinf(epsilon) else epsilon
+
+
+def figures_table(figures: Sequence[Mapping[str, Any]]) -> Table:
+    """The same as a table."""
+    table = _table("run", "accuracy", "epsilon", "at delta", "at 1e-5", "noise", "rounds")
+    table.columns[0].no_wrap = True
+    for row in figures:
         table.add_row(
-            label,
-            f"{scored[-1]['accuracy']:.3f}" if scored else "-",
-            round_up(certificate.prices[0].epsilon_pld, 2),
-            f"{certificate.prices[0].delta:g}" if private else "-",
-            round_up(certificate.prices[-1].epsilon_pld, 2),
-            f"{certificate.noise_multiplier:.3f}" if certificate.noise_multiplier else "none",
-            f"{len(lines)}/{certificate.rounds_planned}",  # done; more may have been charged
+            row["run"],
+            "-" if row["accuracy"] is None else f"{row['accuracy']:.3f}",
+            round_up(row["epsilon"], 2),
+            "-" if row["delta"] is None else f"{row['delta']:g}",
+            round_up(row["epsilon at 1e-5"], 2),
+            "none" if row["noise"] is None else f"{row['noise']:.3f}",
+            f"{row['rounds']}/{row['planned']}",
         )
     return table
 
@@ -197,9 +226,11 @@ class Compared:
     rounds: int
     upload_bytes: int
     seconds: float
+    settings: Mapping[str, Any]
+    """Those in which the runs of the comparison differ."""
 
 
-def compared(label: str, target: float | None, folder: RunFolder) -> Compared:
+def compared(label: str, target: float | None, folder: RunFolder, settings: Mapping[str, Any]) -> Compared:
     """A run as its folder tells."""
     certificate, lines = folder.certificate(), folder.metrics()
     scored = [line["accuracy"] for line in lines if line.get("accuracy") is not None]
@@ -213,6 +244,7 @@ def compared(label: str, target: float | None, folder: RunFolder) -> Compared:
         certificate.rounds_charged,
         folder.description()["upload_bytes"],
         sum(line["seconds"] for line in lines),
+        settings,
     )
 
 
@@ -241,6 +273,22 @@ def comparison_table(rows: Sequence[Compared]) -> Table:
     return table
 
 
+def settings_text(settings: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line for every setting in which the methods of a comparison differ: the usual value, and who has another."""
+    keys = list(next(iter(settings.values()), {}))
+    if not keys:
+        return "\nAll settings that the methods share are the same."
+    lines = ["\nSettings in which the methods differ (- where a method has none):"]
+    for key in keys:
+        by_value: dict[str, list[str]] = {}
+        for label, own in settings.items():
+            by_value.setdefault("-" if own[key] is None else str(own[key]), []).append(label)
+        usual, *others = sorted(by_value.items(), key=lambda item: -len(item[1]))
+        rest = "; ".join(f"{value}: {', '.join(labels)}" for value, labels in others)
+        lines.append(f"  {key} {usual[0]}, but {rest}")
+    return "\n".join(lines)
+
+
 def _accuracy(row: Compared) -> str:
     return "-" if row.accuracy is None else f"{row.accuracy:.3f}"
 
@@ -263,7 +311,19 @@ def comparison_picture(rows: Sequence[Compared], path: Path) -> None:
     axes.grid(axis="x", color="0.92")
     axes.set(xlabel="test accuracy")
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    if rows and rows[0].settings:
+        figure.supxlabel(f"not the same for all: {', '.join(rows[0].settings)}", fontsize=7, wrap=True)
     figure.savefig(path)
+
+
+def expect_picture(path: Path) -> None:
+    """Refuse a picture that could not be written, before the work whose result it would show."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    suffixes = sorted(f".{kind}" for kind in FigureCanvasBase.get_supported_filetypes())
+    expect(path.suffix.lower() in suffixes, f"a picture that ends in {', '.join(suffixes)}", str(path), "rename it")
+    expect(path.parent.is_dir(), "a picture in a folder that exists", str(path), "create the folder, or choose another")
+    expect(not path.is_dir(), "a picture", f"the folder {path}", "choose another name")
 
 
 def _table(*columns: str) -> Table:

@@ -13,7 +13,7 @@ from torch import nn
 from cloister import engine as engines
 from cloister.cohorts import everyone
 from cloister.data.task import Task
-from cloister.errors import CloisterError, Corrupted, RepeatedRounds, expect_count
+from cloister.errors import CloisterError, Corrupted, RepeatedRounds, expect, expect_count, expect_type
 from cloister.experiments.folder import RunFolder, configuration_hash
 from cloister.experiments.prepare import Ready, prepare
 from cloister.experiments.progress import Progress
@@ -100,9 +100,7 @@ def run(
         progress: show a bar; by default only on a terminal.
         config: the text of a config file from which the command line can build the run again.
     """
-    if evaluate_every is not None:
-        expect_count("evaluate_every", evaluate_every, "1 evaluates after every round")
-    expect_count("checkpoint_every", checkpoint_every, "1 saves after every round")
+    _expect_arguments(cohort, memory, evaluate_every, checkpoint_every, folder, resume, progress, config)
     engines.expect_known(engine)
     ranks = engines.join()
     leads = ranks is None or ranks.leads
@@ -173,6 +171,31 @@ def _warn_of_repeated(training: Training) -> None:
     )
 
 
+def _expect_arguments(
+    cohort: object,
+    memory: int | None,
+    evaluate_every: int | None,
+    checkpoint_every: int,
+    folder: object,
+    resume: object,
+    progress: object,
+    config: object,
+) -> None:
+    """Refuse what is wrong in how the run is kept and shown; `prepare` refuses the rest, before anything is written."""
+    if cohort is not None:
+        expect_type("cohort", cohort, Cohort, "a Cohort such as cloister.poisson(0.5)")
+    if memory is not None:
+        expect_count("memory", memory, "the bytes that a chunk of clients may take", most=2**62)
+    if evaluate_every is not None:
+        expect_count("evaluate_every", evaluate_every, "1 evaluates after every round")
+    expect_count("checkpoint_every", checkpoint_every, "1 saves after every round")
+    expect_type("folder", folder, (str, Path, type(None)), "the path of a folder", "give a text or a pathlib.Path")
+    expect("\0" not in str(folder), "a folder whose name the system takes", folder, "choose another")
+    expect_type("resume", resume, bool, "True or False", "True continues the run in the folder")
+    expect_type("progress", progress, (bool, type(None)), "True, False or None", "None shows a bar on terminals alone")
+    expect_type("config", config, (str, type(None)), "the text of a config file", "leave it out")
+
+
 def _now_and_then(ready: Ready, task: Task) -> int:
     """Rounds between evaluations that take some two hundredths of the time, but not more than fifty evaluations.
 
@@ -182,7 +205,7 @@ def _now_and_then(ready: Ready, task: Task) -> int:
     passed = float(sizes.mean()) * batching.epochs if batching.epochs else (batching.steps or 1) * batching.batch
     trained = 3 * passed * ready.fed.denominator
     rounds: int = ready.description["rounds"]
-    return max(1, -(-rounds // 50), round(len(task.test_labels) / (0.015 * trained)))
+    return max(1, -(-rounds // 50), round(len(task.test_labels) / max(0.015 * trained, 1e-9)))
 
 
 def _run_of(ready: Ready, trained: Trained) -> Run:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cloister.errors import expect
+from cloister.errors import expect, expect_type
 from cloister.joints.learning import LocalRule, Settings, State
 from cloister.joints.release import Here, Mechanism, Setting, Transform
 from cloister.privacy.events import Event
@@ -89,6 +89,11 @@ class Method:
     neighbours: str | None = None  # what the price is about, where it is not what the cohort says
     tempered: Callable[[State], float] | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what is no joint: a name, a function that was not called, a class of torch's."""
+        for joint, (kind, example) in _JOINTS.items():
+            expect_type(joint, getattr(self, joint), kind, f"a {kind.__name__} such as cloister.{example}")
+
     def init(self, w: Tensor) -> State:
         """What the server keeps from round to round, at the start; of noise, as much as messages are long."""
         length = self.transform.length
@@ -98,6 +103,14 @@ class Method:
         shared = sorted({name for name in names if names.count(name) > 1})
         expect(not shared, "a name in the state that only one part uses", shared, "rename it in one of them")
         return {name: value for state in states for name, value in state.items()}
+
+
+_JOINTS: dict[str, tuple[type, str]] = {
+    "local": (LocalRule, "local.sgd(lr=0.1, steps=5)"),
+    "transform": (Transform, "transforms.clip_l2(1.0)"),
+    "mechanism": (Mechanism, "mechanisms.gaussian()"),
+    "server": (ServerOptimiser, "servers.sgd()"),
+}
 
 
 def describe(joint: LocalRule | Transform | Mechanism | ServerOptimiser | Cohort) -> dict[str, Any]:

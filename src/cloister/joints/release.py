@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
-from cloister.errors import CloisterError, expect, expect_not_negative
+from cloister.errors import CloisterError, expect, expect_noise, expect_one_of
 from cloister.joints.learning import Problem, Settings, State
 from cloister.params import Layout
 from cloister.privacy.events import Event
@@ -170,10 +170,9 @@ class Mechanism:
     for_samples: bool = False  # whether `price` is about one sample of a client, over its lots
 
     def __post_init__(self) -> None:
-        places = get_args(Place)
-        expect(self.place in places, f"place to be one of {', '.join(places)}", self.place, "choose one")
+        expect_one_of("place", self.place, get_args(Place))
         if self.noise_multiplier is not None:
-            expect_not_negative("noise_multiplier", self.noise_multiplier, "give the noise's scale, or leave it out")
+            expect_noise("noise_multiplier", self.noise_multiplier)
         silent = self.place != "nowhere" or self.noise_multiplier == 0
         expect(silent, "no noise where place is nowhere", self.noise_multiplier, "say who adds the noise")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cloister.errors import expect, expect_not_negative, expect_positive
+from cloister.errors import expect_not_negative, expect_positive, expect_share
 from cloister.joints import Settings, State
 
 
@@ -25,9 +25,9 @@ class Optimiser:
 def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0, lr_decay: float = 1.0) -> Optimiser:
     """In round t (from 1): v <- momentum * v + g + weight_decay * w; w <- w - lr * lr_decay^(t-1) * v."""
     expect_positive("lr", lr, "choose the local learning rate")
-    expect(0 <= momentum < 1, "0 <= momentum < 1", momentum, "0 switches it off")
+    expect_share("momentum", momentum, "0 switches it off", zero=True)
     expect_not_negative("weight_decay", weight_decay, "0 switches it off")
-    expect(0 < lr_decay <= 1, "0 < lr_decay <= 1", lr_decay, "1 keeps the learning rate over the rounds")
+    expect_share("lr_decay", lr_decay, "1 keeps the learning rate over the rounds", one=True)
 
     def init(w: Tensor) -> State:
         return {"velocity": torch.zeros_like(w)} if momentum else {}
@@ -49,7 +49,7 @@ def adam(lr: float, beta1: float = 0.9, beta2: float = 0.999, tiny: float = 1e-8
     """Adam (Kingma & Ba 2015), with its correction of the bias."""
     expect_positive("lr", lr, "choose the local learning rate")
     for name, beta in (("beta1", beta1), ("beta2", beta2)):
-        expect(0 <= beta < 1, f"0 <= {name} < 1", beta, "0.9 and 0.999 are usual")
+        expect_share(name, beta, "0.9 and 0.999 are usual", zero=True)
 
     def init(w: Tensor) -> State:
         return {"mean": torch.zeros_like(w), "square": torch.zeros_like(w), "steps": w.new_zeros(1)}

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cloister.errors import expect
+from cloister.errors import expect, expect_one_of, expect_type
 from cloister.joints import Batch, Batching, LocalRule, Lots, Phase, PrivateSteps, Problem, State
 from cloister.local.optimisers import Optimiser
 from cloister.local.thresholds import Threshold
@@ -93,8 +93,10 @@ def dp_sgd(
     Guarantee: a step is one Gaussian release of noise multiplier `threshold.worth(z)` over its lot, for one sample.
     """
     expect_batches(batch, steps, epochs)
-    expect(memory in ("kept", "reset"), "memory to be kept or reset", memory, "choose one")
-    expect(lots in ("poisson", "fixed"), "lots to be poisson or fixed", lots, "choose one")
+    expect_type("threshold", threshold, Threshold, "a Threshold such as cloister.local.fixed(1.0)")
+    expect_type("optimiser", optimiser, Optimiser, "an Optimiser such as cloister.local.adam(0.01)")
+    expect_one_of("memory", memory, ("kept", "reset"))
+    expect_one_of("lots", lots, ("poisson", "fixed"))
     if active is not None:
         expect_fraction("keep", active)
     clipping, follow = clipping or by_norm(), threshold.follow

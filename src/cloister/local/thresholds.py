@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cloister.errors import expect, expect_positive, expect_probability
+from cloister.errors import expect, expect_positive, expect_share
 from cloister.joints import Settings
 
 Follow = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -86,8 +86,7 @@ def quantile(
     moves the sum by 1/2.
     """
     _expect_range(start, floor, most)
-    expect_probability("quantile", share, "0.5 clips half of the gradients")
-    expect(share < 1, "quantile < 1", share, "0.5 clips half of the gradients")
+    expect_share("quantile", share, "0.5 clips half of the gradients")
     expect_positive("clip_lr", lr, "0.2 is usual")
     expect_positive("query_noise", query, "noise of the query in multiples of the gradient's; 5 costs 2 percent")
 
@@ -107,6 +106,8 @@ def _beside(query: float) -> Callable[[float], float]:
 
 def _expect_range(start: float, floor: float, most: float) -> None:
     expect_positive("floor", floor, "a threshold of zero would clip everything away")
+    expect_positive("clip", start, "the threshold to start from")
+    expect_positive("norm_bound", most, "the most that a threshold may come to", or_infinite=True)
     expect(
         floor <= start <= most,
         f"a threshold to start from between {floor:g} and {most:g}",

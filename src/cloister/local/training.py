@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from cloister.errors import CloisterError, expect, expect_count
+from cloister.errors import CloisterError, expect_count, expect_one_of, expect_type
 from cloister.gradients import Gradient, plain
 from cloister.joints import Batch, Batching, LocalRule, Phase, Problem, State, Step
 from cloister.local import optimisers
@@ -33,6 +33,8 @@ def sgd(
     data sends zero, weight decay or not.
     """
     expect_batches(batch, steps, epochs)
+    if gradient is not None:
+        expect_type("gradient", gradient, Gradient, "a Gradient such as cloister.gradients.plain()")
     rule, gradient = optimisers.sgd(lr, momentum, weight_decay, lr_decay), gradient or plain()
 
     def init(w: Tensor) -> State:
@@ -100,7 +102,7 @@ def keep_important(rule: LocalRule, keep: float, data: Importance = "all", ties:
     """
     expect_fraction("keep", keep)
     expect_ties(ties)
-    expect(data in ("all", "batch"), "importance to be all or batch", data, "choose which data the gradient is over")
+    expect_one_of("importance", data, get_args(Importance), "choose which data the gradient is over")
 
     def init(w: Tensor) -> State:
         return {**rule.init(w), "gradient": torch.zeros_like(w)}
@@ -135,4 +137,6 @@ def expect_batches(batch: int, steps: int | None, epochs: int | None) -> None:
             f"Expected either steps or epochs, found steps={steps} and epochs={epochs}: "
             "give one of them and leave the other out."
         )
-    expect_count("steps" if epochs is None else "epochs", steps or epochs or 0, "local training needs some")
+    name, value = ("steps", steps) if epochs is None else ("epochs", epochs)
+    assert value is not None
+    expect_count(name, value, "local training needs some")

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from cloister.errors import expect, expect_count
+from cloister.errors import expect, expect_count, expect_one_of
 from cloister.joints import Bound, Mechanism
 from cloister.mechanisms.coins import heads
 from cloister.privacy.binomial import message_norm
@@ -41,7 +41,7 @@ def binomial(
     Guarantee: a message (or a released sum, that of nobody included) carries the noise of at least as many trials as
     were priced, whatever the data.
     """
-    expect(trust in get_args(Trust), "trust to be message or sum", trust, "choose one of them")
+    expect_one_of("trust", trust, get_args(Trust))
     expect_count("shares", shares, "say how many clients' noise is counted on")
     expect(trials % 2 == 0, "an even number of trials", trials, "half of it is subtracted, so take one more")
     alone = trust == "message"

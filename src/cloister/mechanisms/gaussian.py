@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cloister.errors import CloisterError, expect
+from cloister.errors import CloisterError, expect_one_of
 from cloister.joints import Bound, Mechanism
 from cloister.streams import Streams
 
@@ -24,7 +24,7 @@ def gaussian(noise_multiplier: float | None = None, place: Literal["central", "d
     Guarantee: the released sum has noise of standard deviation z * S in every coordinate, in every round,
     the empty cohort included.
     """
-    expect(place in ("central", "distributed"), "place to be central or distributed", place, "choose one of them")
+    expect_one_of("noise", place, ("central", "distributed"))
     return Mechanism("gaussian", place, noise_multiplier, gaussian_share, TRUST[place])
 
 

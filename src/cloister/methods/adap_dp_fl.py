@@ -18,10 +18,10 @@ way needs a Renyi filter, whose order is fixed when the run begins.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 from cloister import local, servers, transforms
-from cloister.errors import CloisterError, expect
+from cloister.errors import CloisterError, expect_one_of, expect_positive, expect_share
 from cloister.joints import LocalRule, Lots, Method, ServerOptimiser, Setting, State
 from cloister.local.thresholds import Threshold
 from cloister.mechanisms.gaussian import in_steps
@@ -63,13 +63,10 @@ def adap_dp_fl(
     took part in. A client whose next step would exceed its budget drops out before it computes it.
     """
     kind = threshold or ("as_written" if as_published(mode) else "repaired")
-    expect(
-        kind in ("repaired", "as_written", "quantile"),
-        "threshold to be repaired, as_written or quantile",
-        kind,
-        "choose one",
-    )
-    expect(0 < decay <= 1, "0 < decay <= 1", decay, "1 keeps the noise as it is")
+    expect_one_of("threshold", kind, get_args(Follows))
+    expect_share("decay", decay, "1 keeps the noise as it is", one=True)
+    expect_positive("floor", floor, "a threshold of zero would clip everything away")
+    expect_positive("norm_bound", norm_bound, "the most that a gradient's norm counts for")
 
     def follows(start: float) -> Threshold:
         if kind == "repaired":

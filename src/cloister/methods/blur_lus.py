@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Literal
 
 from cloister import gradients, local, mechanisms, servers, transforms
-from cloister.errors import expect, expect_not_negative
+from cloister.errors import expect_share
 from cloister.joints import LocalRule, Method, ServerOptimiser
 from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, card, claim
 from cloister.sparsity import Ties
@@ -92,8 +92,7 @@ def blur_lus(
 
 
 def _sparse(rule: LocalRule, sparsity: float, importance: local.Importance, ties: Ties) -> LocalRule:
-    expect_not_negative("sparsity", sparsity, "0.7 is the paper's")
-    expect(sparsity < 1, "sparsity < 1", sparsity, "something must be kept")
+    expect_share("sparsity", sparsity, "0.7 is the paper's, and something must be kept", zero=True)
     return local.keep_important(rule, 1 - sparsity, importance, ties)
 
 

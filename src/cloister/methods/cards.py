@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
 from cloister import transforms
-from cloister.errors import expect
+from cloister.errors import expect_one_of
 from cloister.joints import Method, Transform
 
 Mode = Literal["honest", "as_published"]
@@ -54,7 +54,7 @@ EACH_TENSOR = "each tensor clipped by itself, taken for a clip of the whole"
 
 def as_published(mode: Mode) -> bool:
     """Whether the authors' choices are replicated, and so their claim is shown; refuses a mode that does not exist."""
-    expect(mode in get_args(Mode), f"mode to be one of {', '.join(get_args(Mode))}", mode, "choose one")
+    expect_one_of("mode", mode, get_args(Mode))
     return mode == "as_published"
 
 

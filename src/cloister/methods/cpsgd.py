@@ -17,7 +17,7 @@ import math
 from dataclasses import replace
 
 from cloister import local, mechanisms, servers, transforms
-from cloister.errors import expect_positive
+from cloister.errors import LEAST, expect, expect_count, expect_delta, expect_positive, expect_type
 from cloister.joints import Method, Setting
 from cloister.mechanisms.binomial import Trust
 from cloister.methods.cards import Mode, as_published, card, claim
@@ -53,6 +53,11 @@ def cpsgd(
     Guarantee: a client's messages (trust = "message"), or the sums of all clients' (trust = "sum"), are differentially
     private for any one sample, over all rounds, at the epsilon that the run's certificate states.
     """
+    expect_positive("clip", clip, "the norm to which a client's gradient is clipped")
+    expect_count("levels", levels, "17 is usual; an odd number", least=3, most=2**20)
+    expect_delta(step_delta)
+    expect(step_delta >= LEAST, f"step_delta >= {LEAST:g}", step_delta, "1e-8 is usual")
+    expect_type("rotate", rotate, bool, "True or False", "True spreads every gradient over its coordinates first")
     if value_range is not None:
         expect_positive("value_range", value_range, "the largest number that is not cut off")
     trusting: Trust = trust or ("sum" if as_published(mode) else "message")

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Literal
 
 from cloister import gradients, local, mechanisms, servers, transforms
-from cloister.errors import expect
+from cloister.errors import expect_one_of
 from cloister.joints import LocalRule, Method, ServerOptimiser
 from cloister.methods.cards import EACH_TENSOR, NOISY_SUM, Mode, card, claim, clipping
 from cloister.sparsity import Ties
@@ -73,7 +73,7 @@ def dp_fedsam_top_k(
     server: ServerOptimiser | None = None,
 ) -> Method:
     """DP-FedSAM that keeps the largest coordinates of every layer. Guarantee: that of DP-FedAvg (variants A and B)."""
-    expect(variant in ("A", "B", "C"), "variant to be A, B or C", variant, "A is the default")
+    expect_one_of("variant", variant, ("A", "B", "C"), "A is the default")
     rule = _rule(rho, sam, lr, batch, steps, epochs, momentum, weight_decay, lr_decay)
     clipped = clipping(clip, mode)
     place = {
@@ -115,6 +115,6 @@ def _rule(
     weight_decay: float,
     lr_decay: float,
 ) -> LocalRule:
-    expect(sam in ("plain", "adaptive"), "sam to be plain or adaptive", sam, "the authors ran the adaptive form")
+    expect_one_of("sam", sam, ("plain", "adaptive"), "the authors ran the adaptive form")
     gradient = gradients.sam(rho, sam == "adaptive")
     return local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay, gradient)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Literal
 
 from cloister import local, mechanisms, servers, transforms
-from cloister.errors import expect, expect_count
+from cloister.errors import expect, expect_count, expect_one_of
 from cloister.joints import Method, ServerOptimiser, Setting
 from cloister.methods.cards import card
 
@@ -43,7 +43,7 @@ def dp_ftrl(
     Guarantee: the noisy sums of all rounds together are differentially private for a client and all its data, at the
     epsilon that the run's certificate states, without amplification by sampling.
     """
-    expect(factorisation in ("banded", "tree"), "factorisation to be banded or tree", factorisation, "choose one")
+    expect_one_of("factorisation", factorisation, ("banded", "tree"))
     if band is not None:
         expect(factorisation == "banded", "a band for factorisation = banded", factorisation, "leave band out")
         expect_count("band", band, "over how many rounds noise cancels")

@@ -19,12 +19,12 @@ from dataclasses import replace
 from typing import Literal
 
 from cloister import local, servers, transforms
-from cloister.errors import expect
+from cloister.errors import expect, expect_one_of, expect_positive
 from cloister.joints import LocalRule, Lots, Method, ServerOptimiser, Setting
 from cloister.local.optimisers import sgd
 from cloister.mechanisms.gaussian import in_steps
 from cloister.methods.cards import EVERY_UPDATE, NOBODY, OWN_STEPS, Mode, as_published, card, claim
-from cloister.sparsity import kept_of
+from cloister.sparsity import expect_fraction, kept_of
 
 _PUBLISHED = "lots of fixed size, priced strictly, with the paper's Theorem 1 beside (and whether its conditions hold)"
 
@@ -54,12 +54,14 @@ def fed_spa(
     took part in, at the epsilon that the run's certificate states for it.
     """
     lots = _lots(lots, mode)
+    expect_positive("clip", clip, "the bound on a sample's whole gradient")
+    expect_fraction("keep", keep)
+    expect_one_of("clipping", clipping, ("norm", "coordinate"))
+    expect_one_of("bound", bound, ("public", "quantile"))
 
     def rule(numbers: int) -> LocalRule:
         """For a model of so many numbers: the part of them that is active is a whole number."""
         within = clip * math.sqrt(kept_of(numbers, keep) / numbers)
-        expect(clipping in ("norm", "coordinate"), "clipping to be norm or coordinate", clipping, "choose one")
-        expect(bound in ("public", "quantile"), "bound to be public or quantile", bound, "choose one")
         threshold = (
             local.fixed(within)
             if bound == "public"

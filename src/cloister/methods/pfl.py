@@ -10,10 +10,10 @@ clients' data overlap, which multiplies what a sample loses: partition = "overla
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from cloister import local, servers, transforms
-from cloister.errors import CloisterError, expect
+from cloister.errors import CloisterError, expect_one_of
 from cloister.joints import Lots, Method, ServerOptimiser
 from cloister.local.optimisers import sgd
 from cloister.mechanisms.gaussian import in_steps
@@ -48,7 +48,7 @@ def pfl(
     Guarantee: every update of a client is differentially private for any one of its samples, over all rounds, at the
     epsilon that the run's certificate states for it.
     """
-    expect(epoch in ("pass", "lot"), "epoch to be pass or lot", epoch, "the authors ran full passes")
+    expect_one_of("epoch", epoch, get_args(Epoch), "the authors ran full passes")
     if mode == "as_published" and lots != "poisson":
         raise CloisterError(f"Expected poisson lots, which the authors ran, found {lots}: leave lots out, or mode.")
     steps, passes = (None, epochs) if epoch == "pass" else (epochs, None)

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from cloister.errors import expect, expect_positive, nearest
+from cloister.errors import MOST, expect, expect_one_of, expect_positive, nearest
 
 Activation = Literal["relu", "tanh", "tempered"]
 
@@ -26,6 +26,8 @@ class TemperedSigmoid(nn.Module):
         super().__init__()
         expect_positive("scale", scale, "it is the height of the tempered sigmoid, and 2 gives tanh")
         expect_positive("temperature", temperature, "it is the steepness of the tempered sigmoid, and 2 gives tanh")
+        small = isinstance(offset, (int, float)) and abs(offset) <= MOST
+        expect(small, "offset to be a number", offset, "it is subtracted from the tempered sigmoid, and 1 gives tanh")
         self.scale, self.temperature, self.offset = scale, temperature, offset
 
     def forward(self, z: Tensor) -> Tensor:
@@ -40,9 +42,7 @@ class TemperedSigmoid(nn.Module):
 def activation_layer(activation: Activation, scale: float, temperature: float, offset: float) -> nn.Module:
     """The layer of that name. It holds no state, so one instance may stand in many places of a network."""
     known = get_args(Activation)
-    expect(
-        activation in known, f"activation to be one of {', '.join(known)}", activation, nearest(str(activation), known)
-    )
+    expect_one_of("activation", activation, known, nearest(str(activation), known))
     if activation == "tempered":
         return TemperedSigmoid(scale, temperature, offset)
     return nn.ReLU() if activation == "relu" else nn.Tanh()

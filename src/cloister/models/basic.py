@@ -18,7 +18,7 @@ def logistic(shape: Shape, classes: int) -> nn.Module:
 
 def mlp(shape: Shape, classes: int, hidden: int = 32) -> nn.Module:
     """One hidden layer with ReLU."""
-    expect_count("hidden", hidden, "the width of the hidden layer")
+    expect_count("hidden", hidden, "the width of the hidden layer", most=10**6)
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
@@ -32,7 +32,7 @@ def cnn(
     offset: float = 1.0,
 ) -> nn.Module:
     """Two 3x3 convolutions, each followed by 2x2 max-pooling, and a linear layer: for small images."""
-    expect_count("width", width, "the number of channels of the first convolution")
+    expect_count("width", width, "the number of channels of the first convolution", most=10**4)
     channels = expect_images("cnn", shape, least=4)
     act = activation_layer(activation, scale, temperature, offset)
     _, height, breadth = shape

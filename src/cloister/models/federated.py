@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from cloister.errors import expect
+from cloister.errors import expect_share
 from cloister.models.activations import Activation, activation_layer
 from cloister.models.shapes import Shape, expect_images, flat_size
 
@@ -125,8 +125,7 @@ def fedspa_cifar_cnn(
 
 def _keras_like(convolutions: nn.Sequential, shape: Shape, classes: int, act: nn.Module, dropout: float) -> nn.Module:
     """The dense layers that both Keras networks share, and Keras's initial weights."""
-    number = isinstance(dropout, (int, float)) and not isinstance(dropout, bool)
-    expect(number and 0 <= dropout < 1, "0 <= dropout < 1", dropout, "0 switches it off, and the paper has 0.5")
+    expect_share("dropout", dropout, "0 switches it off, and the paper has 0.5", zero=True)
     size = flat_size(convolutions, shape)
     model = nn.Sequential(
         *convolutions,

@@ -52,6 +52,7 @@ Accountant = Literal["pld", "rdp"]
 RDP_ORDERS = (1.1, 1.25, 1.5, 1.75, 2.5, 3.5, *range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 
 _LOG_TAIL = -50.0  # ln of the probability mass that may be moved to infinity, as in dp-accounting
+_LEAST_NOISE = 1e-5  # less is priced as none
 _LEAST_DELTA = 1e-10  # anything below is left to RDP
 _MOST_LOSS = 1e6  # a release that can lose more is left to RDP
 _MOST_STEP_POINTS = 2**19  # the finest grid for one step
@@ -196,7 +197,10 @@ def best_step_delta(event: BinomialSum, count: int, delta: float) -> float:
 
 
 def _unbounded(event: Event) -> bool:
-    return isinstance(event, NonPrivate) or (not isinstance(event, (Covered, Unpriced)) and event.noise_multiplier == 0)
+    """Whether nothing is known but that it is a great deal; with next to no noise the arithmetic itself overflows."""
+    if isinstance(event, (Covered, Unpriced)):
+        return False
+    return isinstance(event, NonPrivate) or event.noise_multiplier < _LEAST_NOISE
 
 
 def _typical_loss(event: Event) -> float:

@@ -122,7 +122,7 @@ class BinomialSum:
 
     def __post_init__(self) -> None:
         expect_count("levels", self.levels, "two points are the fewest to round to", least=2)
-        expect_count("trials", self.trials, "give the number of coin tosses in a coordinate's noise")
+        expect_count("trials", self.trials, "give the number of coin tosses in a coordinate's noise", most=2**62)
         expect_positive("clip", self.clip, "give the bound on the norm of the vector before rounding")
         expect_positive("range", self.range, "give the largest number that is not cut off")
         expect_count("dimension", self.dimension, "give the number of coordinates, padding included")

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from cloister.errors import expect, expect_positive, expect_probability
+from cloister.errors import expect_positive, expect_share
 from cloister.joints import Bound, Here, State, Transform
 from cloister.params import Layout
 
@@ -112,8 +112,7 @@ def adaptive_clip(clip: float, quantile: float, clip_lr: float, bit_weight: floa
     a factor of a million of where it began.
     """
     expect_positive("clip", clip, "the norm to start from")
-    expect_probability("quantile", quantile, "0.5 clips half of the updates")
-    expect(quantile < 1, "quantile < 1", quantile, "0.5 clips half of the updates")
+    expect_share("quantile", quantile, "0.5 clips half of the updates")
     expect_positive("clip_lr", clip_lr, "0.2 is usual")
     expect_positive("bit_weight", bit_weight, "how much of the noise's room the count takes")
 

@@ -36,7 +36,7 @@ def public_mask(keep: float, lr: float, steps: int, batch: int) -> Transform:
     """
     expect_fraction("keep", keep)
     expect_positive("public_lr", lr, "the server's learning rate on public data")
-    expect_count("public_steps", steps, "the mask is what these steps change most")
+    expect_count("public_steps", steps, "the mask is what these steps change most", most=10**4)
     expect_count("public_batch", batch, "public samples in a mini-batch")
 
     def announce(streams: Streams, round: int, here: Here, state: State) -> State:

@@ -1,0 +1,174 @@
+"""Figures in documents come from files in docs/, and the files from commands:
+
+    python benchmarks/documents.py             write the documents from the files that are there
+    python benchmarks/documents.py --measure   first make anew what takes minutes: the demo and, where their data are
+                                               there, MNIST by its writers and the comparison of methods on it
+
+What lies between the markers `<!-- figures: NAME -->` and `<!-- end of figures -->` of a document is replaced. What
+takes longer, or a GPU, has commands of its own: `make benchmark`, benchmarks/gpu.py, methods.py and samples.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import page
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+DOCUMENTS = (ROOT / "README.md", DOCS / "methods.md", DOCS / "samples.md", DOCS / "speed.md")
+ENGINE = "engine=vectorised"  # named, because auto may take another one on another day, which rounds otherwise
+BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
+
+
+def read(name: str) -> Any:
+    return json.loads((DOCS / f"{name}.json").read_text())
+
+
+def digits() -> str:
+    """The demo's table."""
+    from cloister.experiments.figures import demo_text
+
+    return f"```\n{demo_text(read('digits'))}\n```"
+
+
+def mnist_writers() -> str:
+    """What the README says of MNIST by its writers."""
+    rows = {row["run"]: row for row in read("mnist-writers")["rows"]}
+    reached = " and ".join(f"{row['accuracy']:.2f} at {name}" for name, row in rows.items())
+    return (
+        "On MNIST by its 539 writers (`experiments/mnist-writers.toml`, logistic regression, user-level, delta 1e-4) "
+        f"{next(iter(rows.values()))['planned']} rounds reach\n{reached}."
+    )
+
+
+def mnist_methods() -> str:
+    """Every user-level method at two epsilons."""
+    found = read("mnist-methods")
+    rows = found["rows"]
+    heads = "method | accuracy at epsilon 8 | at epsilon 2 | spent of 8 | spent of 2 | upload, kB"
+    lines = [f"Made by `{found['command']}` (`mnist-methods.json`).", "", f"| {heads} |", "|---" * 6 + "|"]
+    for label in dict.fromkeys(row["label"] for row in rows):
+        own = {row["target"]: row for row in rows if row["label"] == label}
+        name = f"`{label}`" if re.fullmatch(r"\w+", label) else label
+        first = next(iter(own.values()))
+        if None in own:
+            cells = [f"{name}, no privacy", f"{first['accuracy']:.3f}", "", "infinite", "infinite"]
+        else:
+            cells = [name, *(f"{own[t]['accuracy']:.3f}" for t in (8.0, 2.0))]
+            cells += [f"{own[t]['epsilon']:.4f}" for t in (8.0, 2.0)]
+        lines.append("| " + " | ".join([*cells, f"{first['upload_bytes'] / 1000:.1f}"]) + " |")
+    return "\n".join([*lines, *_settings(rows)])
+
+
+def _settings(rows: list[dict[str, Any]]) -> list[str]:
+    from cloister.experiments.report import settings_text
+
+    if "settings" not in rows[0]:
+        return []
+    return ["", "```", settings_text({row["label"]: row["settings"] for row in rows}).strip(), "```"]
+
+
+def certificate() -> str:
+    """A certificate as it is printed."""
+    return f"```\n{(DOCS / 'blur-lus-certificate.txt').read_text().rstrip()}\n```"
+
+
+def methods_time() -> str:
+    """A round of every method beside DP-FedAvg's."""
+    machines = [{row["method"]: row for row in read(f"methods-{where}")["rows"]} for where in ("cpu", "gpu")]
+    lines = ["| method | bar | two CPU cores | H200 |", "|---" * 4 + "|"]
+    for name, row in machines[0].items():
+        bar = "" if row["bar"] is None else f"{row['bar']:g}"
+        lines.append(f"| {name} | {bar} | " + " | ".join(f"{own[name]['relative']:.2f}" for own in machines) + " |")
+    return "\n".join(lines)
+
+
+def samples_time() -> str:
+    """Sample-level rounds beside Opacus."""
+    lines = ["| work | machine | ours, ms | Opacus, ms | times as fast | bar |", "|---" * 6 + "|"]
+    for where, machine in (("gpu", "H200"), ("cpu", "two CPU cores")):
+        for row in read(f"samples-{where}")["rows"]:
+            work = row["work"].removesuffix(", private steps") + f", {row['precision']}"
+            times = [
+                f"{row[who]['median']:,.0f}" if row[who]["median"] >= 100 else f"{row[who]['median']:.1f}"
+                for who in ("ours", "theirs")
+            ]
+            bar = f"{row['bar']:g}" + ("" if row["ratio"] >= row["bar"] else ", missed")
+            lines.append(f"| {work} | {machine} | {times[0]} | {times[1]} | {row['ratio']:.3g} | {bar} |")
+    return "\n".join(lines)
+
+
+def speed() -> str:
+    """Rounds beside the peers'."""
+    return "\n" + page.rendered([read("speed-cpu"), read("speed-gpu")])
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "digits": digits,
+    "mnist-writers": mnist_writers,
+    "mnist-methods": mnist_methods,
+    "certificate": certificate,
+    "methods-time": methods_time,
+    "samples-time": samples_time,
+    "speed": speed,
+}
+
+
+def written(text: str) -> str:
+    """A document with every block as its file says."""
+    return BLOCK.sub(lambda found: f"{found[1]}{BLOCKS[found[2]]()}\n{found[4]}", text)
+
+
+def measure() -> None:
+    """Make anew what takes minutes."""
+    from cloister.data import registry, shelf
+    from cloister.experiments.config import build, load
+    from cloister.experiments.figures import write_figures
+    from cloister.experiments.folder import RunFolder
+
+    def cloister(*words: str) -> None:
+        subprocess.run([sys.executable, "-m", "cloister", *words], check=True, cwd=ROOT)
+
+    with tempfile.TemporaryDirectory() as place:
+        runs = Path(place)
+        cloister("demo", "--folder", str(runs / "demo"))
+        for end in ("json", "png"):
+            shutil.copyfile(runs / "demo" / f"demo.{end}", DOCS / f"digits.{end}")
+        if shelf.present(registry.entry("qmnist"), shelf.data_folder()) is not True:
+            print(f"MNIST by its writers is not in {shelf.data_folder()}: its figures stay as they are")
+            return
+        file = "experiments/mnist-writers.toml"
+        for epsilon in (8, 2):
+            experiment = build(load(ROOT / file, [f"epsilon={epsilon}.0", ENGINE]))
+            experiment.start(folder=runs / f"epsilon {epsilon}", config=experiment.toml)
+        folders = {f"epsilon {epsilon}": RunFolder.open(runs / f"epsilon {epsilon}") for epsilon in (8, 2)}
+        write_figures(folders, DOCS / "mnist-writers.json", f"cloister run {file} {ENGINE} epsilon=8.0 (and 2.0)")
+        cloister("compare", "experiments/mnist-methods.toml", ENGINE, "--folder", str(runs / "methods"))
+        for end in ("json", "png"):
+            shutil.copyfile(runs / "methods" / f"compare.{end}", DOCS / f"mnist-methods.{end}")
+        shown = RunFolder.open(runs / "methods" / "blur_lus-epsilon-2").certificate()
+        (DOCS / "blur-lus-certificate.txt").write_text(f"{shown}\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", action="store_true")
+    if parser.parse_args().measure:
+        measure()
+    for path in DOCUMENTS:
+        path.write_text(written(path.read_text()))
+    page.picture([read("speed-cpu"), read("speed-gpu")], DOCS / "speed.png")
+
+
+if __name__ == "__main__":
+    main()
