@@ -59,6 +59,11 @@ def test_a_long_draw_does_not_repeat_itself_and_has_its_scale_in_every_part(name
     found = EVERY[name](streams, MANY).numpy()
     assert not comes_again(found), "the same numbers occur twice"
     assert shift_of(found) is None, "some numbers follow from others"
+    again = EVERY[name](streams, MANY).numpy()
+    if streams.secure:
+        assert abs(np.corrcoef(found, again)[0, 1]) < 8 / np.sqrt(MANY), "what is secure does not follow from its place"
+    else:
+        assert np.array_equal(found, again)
     if name in NORMAL:
         scale = NORMAL[name][1]
         assert block_off_by(found, scale) is None

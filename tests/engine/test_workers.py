@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -212,18 +211,42 @@ def test_what_is_drawn_on_ranks_after_a_renewal_is_new_everywhere(name, tmp_path
     assert {run for run, _, _ in before}.isdisjoint({run for run, _, _ in after})
 
 
-@pytest.mark.parametrize("name", METHODS_ON_RANKS)
+ON_RANKS = [*NAMES, "fed_smp_rand_k", "adaptive_clipping", "adap_dp_fl decay"]
+
+
+@pytest.mark.parametrize("name", ON_RANKS)
 def test_ranks_draw_what_one_would_draw_and_come_to_the_same(name, monkeypatch):
-    """The names of their runs aside: those who differ in anything may have noise of their own."""
-    monkeypatch.setattr(Streams, "_digest", _nameless(Streams._digest))
-    heard = Heard(monkeypatch)
-    alone = go(name, None)
-    expected = Counter((place, content) for _, place, content in heard.take())
-    for size in (3,) if name == "kept" else (2,):
-        found = on_ranks(monkeypatch, size, lambda: go(name, None))
-        assert Counter((place, content) for _, place, content in heard.take()) == expected
-        torch.testing.assert_close(weights(found[0]), weights(alone), rtol=1e-9, atol=1e-12)
+    """What was said, what is kept and by how much noise has decayed reach every rank; no rank draws another's draws."""
 
+    def begun() -> tuple[Any, torch.Tensor, dict[str, torch.Tensor], Recording]:
+        fed, w = fed_of(METHODS[name](), next(iter(cohorts_for(name).values())))
+        state = fed.method.init(w)
+        if "noise" in state:
+            state["noise"] = torch.full_like(state["noise"], 0.5)
+        streams = Recording(3)
+        return replace(fed, streams=streams), w, state, streams
 
-def _nameless(digest: Any) -> Any:
-    return lambda streams, *place: digest(replace(streams, run=""), *place)
+    def played(fed: Any, w: torch.Tensor, state: dict[str, torch.Tensor], engine: Any) -> tuple[torch.Tensor, Any]:
+        for number in (1, 2):
+            w, state, *_ = run_round(fed, Ledger.create(None, "test", {}), engine, number, w, state)
+        return w, state
+
+    fed, w, state, expected = begun()
+    alone, kept = played(fed, w, state, Loop())
+    fed, w, state, streams = begun()
+
+    def one_rank() -> Any:
+        me = ranks.Ranks(ranks.dist.get_rank(), ranks.dist.get_world_size())
+        if me.rank:
+            return ranks.assist(Loop(), me, fed, w.clone())
+        sharded = ranks.Sharded(Loop(), me)
+        found = played(fed, w, state, sharded)
+        sharded.dismiss()
+        return found
+
+    found, after = on_ranks(monkeypatch, 3, one_rank)[0]
+    streams.expect_sound()
+    assert streams.drawn == expected.drawn
+    torch.testing.assert_close(found, alone, rtol=1e-9, atol=1e-12)
+    for key in kept:
+        torch.testing.assert_close(after[key], kept[key], rtol=1e-9, atol=1e-12)
