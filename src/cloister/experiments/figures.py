@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cloister.experiments import report
-from cloister.experiments.folder import RunFolder, write_atomically
+from cloister.experiments.files import write_atomically
+from cloister.experiments.folder import RunFolder
 
 
 def write_demo(folders: Mapping[str, RunFolder], path: Path, command: str) -> None:
