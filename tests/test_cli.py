@@ -280,14 +280,18 @@ def test_the_demo_reaches_its_figures(tmp_path):
 def _expect_quoted(found: Path) -> None:
     """The demo gave the figures that the documents quote.
 
-    What was spent is the same everywhere. The noise depends on the versions of torch and numpy as well; with the same
-    ones another processor rounds otherwise, and accuracies may be a hundredth apart.
+    What was spent is the same everywhere. The noise depends on the processor and on the versions of torch and numpy;
+    over 40 seeds the accuracy at epsilon 2 had a deviation of 0.0095, so that two draws are 0.08 apart in one of 1e8
+    cases at most.
     """
     now, said = (json.loads(path.read_text()) for path in (found, DOCS / "digits.json"))
-    alike = all(now["software"][name] == said["software"][name] for name in ("torch", "numpy"))
+    alike = now["machine"] == said["machine"]
+    alike = alike and all(now["software"][name] == said["software"][name] for name in ("torch", "numpy"))
     for row, quoted in zip(now["rows"], said["rows"], strict=True):
-        assert row["accuracy"] == pytest.approx(quoted["accuracy"], abs=0.01 if alike else 0.05)
-        assert row == pytest.approx(quoted | {"accuracy": row["accuracy"]}, rel=5e-4)
+        assert row["accuracy"] == pytest.approx(quoted["accuracy"], abs=1e-9 if alike else 0.08)
+        for name in ("run", "epsilon", "delta", "epsilon at 1e-5", "noise", "rounds", "planned"):
+            close = isinstance(row[name], float) and row[name] == pytest.approx(quoted[name], rel=5e-4)
+            assert close or row[name] == quoted[name], name
 
 
 def test_data_can_be_listed_and_looked_at(command, tmp_path):

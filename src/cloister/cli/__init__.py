@@ -241,10 +241,13 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
 ) -> None:
     """Train on real handwritten digits of 300 clients: without privacy, at epsilon 8, at epsilon 2."""
+    import torch
+
     from cloister.experiments import figures, report
     from cloister.experiments.compare import compare as comparison
     from cloister.experiments.demo import planned
 
+    torch.set_num_threads(1)  # enough for so small a model, and the same noise whatever the number of cores
     path = folder or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     with _interruptible(path, f"`{program()} demo --seed {seed} --folder {path}` goes on from here"):
         folders = {run.label: run_folder for run, run_folder in comparison(planned(seed), path)}

@@ -9,6 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from cloister.engine import arithmetic
 from cloister.experiments import report
 from cloister.experiments.files import write_atomically
 from cloister.experiments.folder import RunFolder
@@ -33,7 +36,8 @@ def write_comparison(rows: Sequence[report.Compared], path: Path, command: str) 
 
 def _write(path: Path, command: str, rows: Sequence[Mapping[str, Any]]) -> None:
     software = {name: version(name) for name in ("cloister", "torch", "numpy")}
-    found = {"command": command, "software": software, "rows": rows}
+    machine = arithmetic(torch.device("cpu"))  # on another one, the same seed draws other noise
+    found = {"command": command, "software": software, "machine": machine, "rows": rows}
     write_atomically(path, (json.dumps(found, indent=2) + "\n").encode())
 
 
