@@ -139,7 +139,7 @@ def test_who_is_missing_is_stood_in_for_where_others_count_on_the_noise():
     ("wrong", "words"),
     [
         ({"trials": 201}, "even"),
-        ({"trust": "server"}, "message or sum"),
+        ({"trust": "server"}, "one of message, sum"),
         ({"shares": 3}, "private by itself"),
         ({"shares": 0}, "shares"),
         ({"levels": 1}, "levels"),

@@ -96,7 +96,7 @@ def _is_number(value: object) -> bool:
 
 def expect_positive(name: str, value: float, remedy: str, *, or_infinite: bool = False) -> None:
     """The value is a number above zero (and finite, unless infinity is said to be welcome), of a usable size."""
-    fine = _is_number(value) and value > 0 and (or_infinite or math.isfinite(value))
+    fine = _is_number(value) and value > 0 and (or_infinite or value < math.inf)  # isfinite(10**400) overflows
     expect(fine, f"{name} > 0" + ("" if or_infinite else " and finite"), value, remedy)
     usable = LEAST <= value <= MOST or (or_infinite and value == math.inf)
     expect(usable, f"{name} between {LEAST:g} and {MOST:g}", value, remedy)
@@ -123,6 +123,15 @@ def expect_share(name: str, value: float, remedy: str, *, zero: bool = False, on
 def expect_probability(name: str, value: float, remedy: str) -> None:
     """The value lies in (0, 1]."""
     expect_share(name, value, remedy, one=True)
+
+
+def expect_epsilon(value: float) -> None:
+    """The value is an epsilon that promises something."""
+    expect_positive("epsilon", value, "a budget of nothing allows nothing")
+    expect(value <= MOST_EPSILON, f"epsilon <= {MOST_EPSILON}", value, "more promises nothing: give a noise_multiplier")
+
+
+MOST_EPSILON = 1000
 
 
 def expect_noise(name: str, value: float) -> None:

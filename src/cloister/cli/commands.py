@@ -23,6 +23,9 @@ class Command(TyperCommand):
             if isinstance(argument, TyperArgument) and argument.help is None and argument.name in hints:
                 argument.help = hints[argument.name].__metadata__[0].help
 
+    def format_arguments(self, ctx: Any, formatter: Any) -> None:
+        """Nothing: typer lists them among the options, where newer versions of click would do so as well."""
+
     def get_help(self, ctx: Any) -> str:
         """The help page."""
         return super().get_help(ctx).replace("\\[", "[")

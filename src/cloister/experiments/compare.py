@@ -130,7 +130,8 @@ def expect_own(folder: Path, runs: list[Planned]) -> None:
     if not folder.exists():
         return
     remedy = "choose another --folder, or leave it out"
-    expect(folder.is_dir(), "a new folder", f"the file {folder}", remedy)
+    if not folder.is_dir():
+        raise CloisterError(f"Expected a new folder, found that {folder} is a file: {remedy}.")
     names = {run.folder: run for run in runs}
     # A run that was killed while its folder was laid out leaves a draft, which is in nobody's way.
     draft = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.\d+")

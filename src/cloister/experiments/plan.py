@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cloister.errors import CloisterError, expect, expect_count, expect_delta, expect_positive
+from cloister.errors import (
+    CloisterError,
+    expect,
+    expect_count,
+    expect_delta,
+    expect_epsilon,
+    expect_noise,
+    expect_positive,
+)
 from cloister.privacy.accounting import PrivacyLoss
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.calibrate import calibrate
@@ -99,6 +107,8 @@ def plan(
     expect_count("rounds", rounds, "a run has at least one round")
     expect_count("parameters", parameters, "the number of the model's parameters")
     expect_delta(delta)
+    if epsilon is not None:
+        expect_epsilon(epsilon)
     expect(
         rate is None or size is None,
         "a rate or a size",
@@ -120,6 +130,7 @@ def plan(
         assert epsilon is not None
         noise_multiplier = calibrate(event, rounds, epsilon, delta)
     expect_positive("noise_multiplier", noise_multiplier, "without noise epsilon is infinite")
+    expect_noise("noise_multiplier", noise_multiplier)
     expected = clients * rate if rate is not None else float(size or clients)
     priced = event(noise_multiplier)
     return Plan(

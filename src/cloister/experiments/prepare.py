@@ -17,7 +17,15 @@ from torch import Tensor, nn
 from cloister.batches import Population
 from cloister.data.task import Task
 from cloister.engine import Loop
-from cloister.errors import CloisterError, expect, expect_count, expect_delta, expect_one_of, expect_type
+from cloister.errors import (
+    CloisterError,
+    expect,
+    expect_count,
+    expect_delta,
+    expect_epsilon,
+    expect_one_of,
+    expect_type,
+)
 from cloister.experiments.evaluate import Score, scorer
 from cloister.experiments.folder import FORMAT, configuration_hash
 from cloister.experiments.noise import People, Target, expect_small_delta, settle, with_noise
@@ -205,10 +213,8 @@ def expect_request(
     for one in epsilon if isinstance(epsilon, (list, tuple)) else [epsilon]:
         number = isinstance(one, (int, float)) and not isinstance(one, bool)
         expect(one is None or number, "epsilon to be a number, or a list of one for each client", epsilon, "give that")
-        promise = one is None or not number or one <= MOST_EPSILON
-        expect(
-            promise, f"epsilon <= {MOST_EPSILON}", one, "beyond that it promises nothing, so give a noise_multiplier"
-        )
+        if one is not None:
+            expect_epsilon(one)
     if delta is not None:
         expect_delta(delta)
     _expect_local_work(method, task)
@@ -236,8 +242,6 @@ def _expect_local_work(method: Method, task: Task) -> None:
     remedy = "take fewer steps or epochs in a round, and more rounds"
     expect(samples <= MOST_LOCAL, f"at most {MOST_LOCAL:,} samples a client and round, batch by batch", samples, remedy)
 
-
-MOST_EPSILON = 1000
 
 MOST_LOCAL = 2**27
 """Samples in all batches of one client in one round, repetitions included: some gigabytes of row numbers."""

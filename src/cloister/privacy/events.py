@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Any
 
 from cloister.errors import (
+    LEAST,
     CannotPrice,
     CloisterError,
     expect,
@@ -56,6 +57,7 @@ class PoissonGaussian:
     def __post_init__(self) -> None:
         Gaussian(self.noise_multiplier)
         expect_probability("rate", self.rate, "the probability with which a unit joins a round")
+        expect(self.rate >= LEAST, f"rate >= {LEAST:g}", self.rate, "nobody would ever join")
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class DiscreteGaussianSum:
         expect_positive("l2", self.l2, "give the bound on one client's integer vector, in units of the grid")
         expect_count("dimension", self.dimension, "give the number of coordinates, padding included")
         expect_probability("rate", self.rate, "the probability with which a unit joins a round")
+        expect(self.rate >= LEAST, f"rate >= {LEAST:g}", self.rate, "nobody would ever join")
 
     @property
     def noise_multiplier(self) -> float:
