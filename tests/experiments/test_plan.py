@@ -68,7 +68,7 @@ def test_a_plan_can_be_shown_and_drawn(tmp_path):
         ({"epsilon": 2.0, "rate": 2.0}, "rate <= 1"),
         ({"epsilon": 2.0, "rate": 5e-324}, "rate >= 1e-18"),
         ({"epsilon": 10**400}, "epsilon between"),
-        ({"epsilon": 1e6}, "epsilon <= 1000"),
+        ({"epsilon": 1e6}, "epsilon <= 300"),
         ({"noise_multiplier": 10**400}, "noise_multiplier between"),
         ({"noise_multiplier": 1e-9}, "between 0.001 and 1e.06"),
         ({"epsilon": 2.0, "rounds": 10**40}, "rounds to be at most"),
