@@ -132,7 +132,7 @@ def expect_epsilon(value: float) -> None:
 
 
 MOST_EPSILON = 300
-"""Beyond it, accountants that agree to seven digits elsewhere differ by a thousandth, and a guarantee has no meaning."""
+"""Beyond it, accountants that agree to seven digits elsewhere differ by a thousandth, and nothing is promised."""
 
 
 def expect_noise(name: str, value: float) -> None:
