@@ -19,7 +19,18 @@ from conftest import federation, toy_model, toy_task
 from contract.catalogue import METHODS, cohorts_for, fed_of
 
 
-@pytest.mark.parametrize(("name", "patience"), [*((name, 0) for name in METHODS), ("dp_fedavg", 2), ("lus", 2)])
+# One of every kind of local rule and of message; tracing takes seconds, so that the others are for `make test-all`.
+KINDS = ("dp_fedavg", "lus", "dp_fedsam", "dp_fedsam_top_k", "fed_smp_rand_k", "ddgauss", "ae_dpfl", "pfl", "fed_spa")
+
+
+@pytest.mark.parametrize(
+    ("name", "patience"),
+    [
+        *(pytest.param(name, 0, marks=[] if name in KINDS else [pytest.mark.slow]) for name in METHODS),
+        ("dp_fedavg", 2),
+        ("lus", 2),
+    ],
+)
 def test_traced_steps_agree_with_the_loop(name, patience, monkeypatch):
     monkeypatch.setattr(vectorised, "PATIENCE", patience)
     task = toy_task()
