@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -12,11 +15,14 @@ import threading
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 import cloister as cl
-from cloister.errors import CloisterError, Corrupted
-from cloister.experiments import files
+from cloister.errors import CloisterError, Corrupted, RepeatedRounds
+from cloister.experiments import files, training
 from cloister.experiments.folder import RunFolder
+from cloister.privacy.accounting import epsilon as price
+from cloister.privacy.events import PoissonGaussian
 from conftest import Killed, killed_in_round
 
 TASK = cl.data.digits(clients=40)
@@ -168,6 +174,133 @@ def test_a_certificate_for_less_than_was_spent_is_found_out(ended, tmp_path):
         epsilon(folder)
 
 
+def rewritten(folder: Path, tmp_path: Path, change) -> Path:
+    """A copy of a run whose certificate was changed, with the hashes that make it look whole."""
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    stored = json.loads((copy / "certificate.json").read_text())
+    change(copy, stored)
+    for name in stored["files"]:
+        stored["files"][name] = hashlib.sha256((copy / name).read_bytes()).hexdigest()
+    (copy / "certificate.json").write_text(json.dumps(stored))
+    return copy
+
+
+def other_software(copy: Path, stored: dict) -> None:
+    stored["versions"]["scipy"] = "0.1"
+    stored["prices"][0]["epsilon_pld"] = 0.01
+
+
+def other_text(copy: Path, stored: dict) -> None:
+    path = copy / "certificate.txt"
+    path.write_text(path.read_text().replace("(PLD)", "or less (PLD)"))
+
+
+def other_model(copy: Path, stored: dict) -> None:
+    path = copy / "model.safetensors"
+    tensors = load_file(path)
+    save_file({name: tensor + 1e-3 for name, tensor in tensors.items()}, path)
+
+
+@pytest.mark.parametrize("change", [other_software, other_text, other_model])
+def test_a_change_with_hashes_to_match_is_found_out(ended, tmp_path, change):
+    with pytest.raises(Corrupted):
+        epsilon(rewritten(ended, tmp_path, change))
+
+
+def test_a_certificate_by_other_software_is_read(ended, tmp_path):
+    def newer(copy: Path, stored: dict) -> None:
+        stored["versions"]["scipy"] = "99"
+        stored["trusted"] = "in other words"
+
+    assert epsilon(rewritten(ended, tmp_path, newer)) == epsilon(ended)
+
+
+@pytest.mark.parametrize("name", ["description.json", "certificate.json", "metrics.jsonl", "ledger.jsonl"])
+@pytest.mark.parametrize("copy", ["ended"], indirect=True)
+def test_files_that_are_nested_without_end_are_one_sentence(copy, name):
+    (copy / name).write_text("[" * 200_000)
+    with pytest.raises(CloisterError):
+        epsilon(copy)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "ledger.jsonl"])
+@pytest.mark.parametrize("copy", ["ended"], indirect=True)
+def test_nothing_is_torn_once_a_run_has_ended(copy, name):
+    with (copy / name).open("a") as file:
+        file.write("x")
+    with pytest.raises(Corrupted):
+        epsilon(copy)
+
+
+def test_a_run_that_is_stopped_before_it_has_computed_anything_ends_in_order(tmp_path):
+    """Resumed with secure noise, it cannot pay for what was charged in vain."""
+    folder, settings = tmp_path / "r", {"rounds": 7, "checkpoint_every": 5, "randomness": "secure"}
+    budget = price(PoissonGaussian(3.0, 0.5), 7, 1e-3) + 1e-6
+    with pytest.MonkeyPatch.context() as patch, killed_in_round(patch, at=7):
+        go(folder, epsilon=budget, **settings)
+    with pytest.warns(RepeatedRounds):
+        run = go(folder, epsilon=budget, resume=True, **settings)
+    assert len(run.history) == 6
+    assert run.stopped
+    assert epsilon(folder) == run.epsilon <= budget
+    again = go(folder, epsilon=budget, resume=True, **settings)
+    assert again.epsilon == run.epsilon
+
+
+def test_what_comes_out_with_other_bits_after_all_is_paid_for(tmp_path, monkeypatch):
+    """No list of what decides how sums are rounded is complete: the model of before is what tells."""
+    folder = tmp_path / "r"
+    with pytest.MonkeyPatch.context() as patch, killed_in_round(patch, at=7):
+        go(folder, checkpoint_every=100)  # rounds 1 to 6 charged; lines of rounds 1 to 5 written
+    real, rounds = training.run_round, []
+
+    def otherwise(*args):
+        rounds.append(args[3])
+        outcome = real(*args)
+        return outcome._replace(w=outcome.w + 1e-7 if rounds == [1, 2, 3] else outcome.w)
+
+    monkeypatch.setattr(training, "run_round", otherwise)
+    with pytest.warns(RepeatedRounds, match=r"rounds 3 to 6.*came out with other bits"):
+        run = go(folder, checkpoint_every=100, resume=True)
+    assert rounds == [1, 2, 3, *range(3, 10)]
+    charged = [entry.round for entry in RunFolder.open(folder).ledger().entries]
+    assert charged == [1, 2, 3, 4, 5, 6, 3, 4, 5, 6, 7, 8, 9]
+    assert epsilon(folder) == run.epsilon
+    assert [line["round"] for line in run.history] == list(range(1, 10))
+
+
+def test_a_renewal_on_the_way_survives_another_crash(tmp_path, monkeypatch):
+    folder = tmp_path / "r"
+    with pytest.MonkeyPatch.context() as patch, killed_in_round(patch, at=7):
+        go(folder, checkpoint_every=100)
+    real, rounds = training.run_round, []
+
+    def otherwise(*args):
+        rounds.append(args[3])
+        if len(rounds) == 5:
+            raise Killed
+        outcome = real(*args)
+        return outcome._replace(w=outcome.w + 1e-7 if len(rounds) == 3 else outcome.w)
+
+    monkeypatch.setattr(training, "run_round", otherwise)
+    with pytest.warns(RepeatedRounds), pytest.raises(Killed):
+        go(folder, checkpoint_every=100, resume=True)  # 1, 2, then 3 with other bits, 3 anew, killed in 4
+    monkeypatch.setattr(training, "run_round", real)
+    with pytest.warns(RepeatedRounds):
+        go(folder, checkpoint_every=100, resume=True)
+    charged = [entry.round for entry in RunFolder.open(folder).ledger().entries]
+    assert charged == [1, 2, 3, 4, 5, 6, 3, *range(3, 10)], "nothing after the renewal is repeated for free"
+
+
+def test_a_disk_without_locks_will_do(tmp_path, monkeypatch):
+    def unknown(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unknown)
+    go(tmp_path / "r", rounds=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+
+
 def test_a_file_that_may_not_be_read_is_not_called_damaged(ended, tmp_path, monkeypatch):
     folder = Path(shutil.copytree(ended, tmp_path / "copy"))
     real = Path.read_bytes
@@ -289,6 +422,6 @@ def test_a_processor_that_adds_in_another_order_repeats_nothing_for_free(tmp_pat
     assert play("dies", None).returncode == 9
     resumed = play("resumes", "default")
     assert resumed.returncode == 0, resumed.stderr
-    assert "charged again" in resumed.stderr
+    assert "and is charged" in resumed.stderr
     rounds = [entry.round for entry in RunFolder.open(tmp_path / "r").ledger().entries]
     assert rounds == [1, 2, 3, 4, 5, 5, 6]

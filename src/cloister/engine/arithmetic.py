@@ -8,6 +8,7 @@ NOT the same release, even from the same seed.
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 from functools import cache
 from pathlib import Path
@@ -26,19 +27,38 @@ def arithmetic(device: torch.device) -> Arithmetic:
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "libraries": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_LIBRARIES)},
         "probe": probe(),
     }
 
 
+_LIBRARIES = ("ATEN_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_DYNAMIC", "OMP_SCHEDULE", "OMP_THREAD_LIMIT", "ONEDNN_")
+"""How the names of variables begin that make libraries take other kernels, or other numbers of threads."""
+
+_IDENTITY = (
+    "vendor_id",
+    "cpu family",
+    "model",
+    "model name",
+    "stepping",
+    "cache size",
+    "flags",
+    "Features",
+    "CPU part",
+)
+
+
 @cache
 def processor() -> str:
-    """The processor's name: libraries choose kernels and block sizes by its vendor, its model and its caches."""
+    """Which processor this is: libraries choose kernels and block sizes by its model, its caches and what it can do."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
     except OSError:
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else f"{platform.machine()} {platform.processor()}".strip()
+        first = ""
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
+    known = "/".join(facts.get(name, "") for name in _IDENTITY)
+    name = facts.get("model name") or f"{platform.machine()} {platform.processor()}".strip()
+    return f"{name} {hashlib.sha256(known.encode()).hexdigest()[:8]}"
 
 
 def probe() -> str:
@@ -57,6 +77,8 @@ def probe() -> str:
             torch.linalg.vector_norm(numbers),
             left @ right,
             left[:7] @ right[:, :3],
+            numbers[:4_000] @ numbers[4_000:16_000].view(4_000, 3),
+            numbers[:8_000].view(2, 4_000) @ numbers[8_000:12_000],
             torch.bmm(left.view(6, 10, 200), right.view(1, 200, 100).expand(6, -1, -1)),
             torch.nn.functional.conv2d(images, kernels),
             torch.nn.functional.conv2d(images.view(1, 16, 20, 20), kernels.view(24, 4, 3, 3)[:16], groups=4),

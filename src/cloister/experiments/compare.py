@@ -134,7 +134,7 @@ def expect_own(folder: Path, runs: list[Planned]) -> None:
         raise CloisterError(f"Expected a new folder, found that {folder} is a file: {remedy}.")
     names = {run.folder: run for run in runs}
     # A run that was killed while its folder was laid out leaves a draft, which is in nobody's way.
-    draft = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.\d+(\.cloister-draft)?")
+    draft = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.[0-9a-f]+(\.cloister-draft)?")
     for path in sorted(folder.iterdir()):
         if path.name.removesuffix(".new") in RESULTS or draft.fullmatch(path.name):
             continue

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from cloister import __version__
 from cloister.engine import arithmetic
 from cloister.experiments import report
 from cloister.experiments.files import write_atomically
@@ -35,7 +36,7 @@ def write_comparison(rows: Sequence[report.Compared], path: Path, command: str) 
 
 
 def _write(path: Path, command: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    software = {name: version(name) for name in ("cloister", "torch", "numpy")}
+    software = {"cloister": __version__, **{name: version(name) for name in ("torch", "numpy")}}
     machine = arithmetic(torch.device("cpu"))  # on another one, the same seed draws other noise
     found = {"command": command, "software": software, "machine": machine, "rows": rows}
     write_atomically(path, (json.dumps(found, indent=2) + "\n").encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -62,14 +63,15 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 def _draft_beside(path: Path) -> tuple[Path, int | None]:
     """A locked folder; anew where somebody took it for abandoned before it was locked."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}{_DRAFT}")
     while True:
-        draft.mkdir(exist_ok=True)
-        lock = _locked(draft)
-        if (lock is not None or os.name != "posix") and draft.is_dir():
-            return draft, lock
-        if lock is not None:
-            os.close(lock)
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_DRAFT}")
+        draft.mkdir()
+        with suppress(BlockingIOError, FileNotFoundError):
+            lock = _locked(draft)
+            if draft.is_dir():
+                return draft, lock
+            if lock is not None:
+                os.close(lock)
 
 
 def sync_folder(path: Path) -> None:
@@ -101,18 +103,20 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def _locked(folder: Path) -> int | None:
-    """A lock on a folder, as long as the descriptor is open; None where somebody else has it, or locks are unknown."""
+    """A lock on a folder, as long as the descriptor is open; None where the system or the disk knows no locks.
+
+    Raises `BlockingIOError` where somebody else has it.
+    """
     try:
         import fcntl
     except ImportError:
         return None
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
         os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise
         return None
     return descriptor

@@ -129,7 +129,7 @@ class RunFolder:
             found = json.loads(read_bytes(self.path / "description.json"))
             if isinstance(found, dict):
                 return found
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if isinstance(error, CloisterError):
                 raise
         raise Corrupted(f"Expected a readable description.json in {self.path}, found it damaged: restore it.")
@@ -155,7 +155,7 @@ class RunFolder:
             return None
         try:
             found = json.loads(read_bytes(self.path / "certificate.json"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if isinstance(error, CloisterError):
                 raise
             found = None
@@ -166,28 +166,47 @@ class RunFolder:
     def _expect_ended(self, stored: dict[str, Any], at: Checkpoint, metrics: Metrics, ledger: Ledger) -> Certificate:
         """The certificate is that of this ledger, and model, text, metrics and checkpoint are those of its end."""
         certificate = self._certify(ledger)
-        computed = plain(certificate.to_json())
-        files = stored.get("files") if isinstance(stored.get("files"), dict) else {}
-        assert isinstance(files, dict)
-        same_software = stored.get("versions") == computed["versions"]
-        named = list(computed) if same_software else ["configuration_sha256", "ledger_seal", "rounds_charged"]
-        wrong = [name for name in named if stored.get(name) != computed[name]]
+        wrong = _differs(stored, plain(certificate.to_json()))
         if wrong:
             raise Corrupted(
-                f"Expected the certificate in {self.path} to follow from its ledger, found another {wrong[0]}: one of "
-                "the two was altered or put back, so restore both."
+                f"Expected the certificate in {self.path} to follow from its ledger, found another {wrong}: one of the "
+                "two was altered or put back, so restore both."
             )
-        for name in ("model.safetensors", "certificate.txt"):
-            if hashlib.sha256(read_bytes(self.path / name)).hexdigest() != files.get(name):
+        files = stored.get("files")
+        contents = {name: read_bytes(self.path / name) for name in ("model.safetensors", "certificate.txt")}
+        for name, content in contents.items():
+            known = files.get(name) if isinstance(files, dict) else None
+            told = name != "certificate.txt" or stored["versions"] != certificate.versions  # else computed again
+            if hashlib.sha256(content).hexdigest() != known or not (told or content == _text(certificate)):
                 raise Corrupted(
                     f"Expected the {name} that the certificate in {self.path} is about, found another: restore it."
                 )
-        if at.seal != ledger.seal or at.metrics != metrics.seal:
+        if not self._is_model_of(at, contents["model.safetensors"]):
+            raise Corrupted(f"Expected the model of the last checkpoint in {self.path}, found another: restore both.")
+        whole = all(read_bytes(self.path / name)[-1:] in (b"", b"\n") for name in ("ledger.jsonl", "metrics.jsonl"))
+        if at.seal != ledger.seal or at.metrics != metrics.seal or not whole:
             raise Corrupted(
-                f"Expected the last checkpoint and metrics of {self.path}, which has ended, found others: restore "
-                "checkpoint.safetensors and metrics.jsonl."
+                f"Expected the last checkpoint, ledger and metrics of {self.path}, which has ended, found others: "
+                "restore checkpoint.safetensors, ledger.jsonl and metrics.jsonl."
             )
         return certificate
+
+    def _is_model_of(self, at: Checkpoint, content: bytes) -> bool:
+        """Whether a model's file holds the parameters of a checkpoint, to the bit."""
+        from cloister.params import hash_of
+
+        tensors, _ = _tensors_and_facts(content)
+        names = self.description()["model"]["shapes"]
+        if sorted(tensors) != sorted(names):
+            return False
+        start = 0
+        for name in names:
+            piece = tensors[name].flatten()
+            same = at.w[start : start + len(piece)]
+            if len(same) != len(piece) or hash_of({"w": piece}) != hash_of({"w": same}):
+                return False
+            start += len(piece)
+        return start == len(at.w)
 
     def _certify(self, ledger: Ledger) -> Certificate:
         description = self.description()
@@ -253,7 +272,7 @@ class RunFolder:
         from safetensors.torch import save
 
         tensors = {name: value.detach().cpu().contiguous() for name, value in parameters.items()}
-        files = {"model.safetensors": save(tensors), "certificate.txt": (str(certificate) + "\n").encode()}
+        files = {"model.safetensors": save(tensors), "certificate.txt": _text(certificate)}
         for name, content in files.items():
             write_atomically(self.path / name, content)
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -263,6 +282,35 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether the run has ended."""
         return (self.path / "certificate.json").is_file()
+
+
+def _text(certificate: Certificate) -> bytes:
+    return (str(certificate) + "\n").encode()
+
+
+def _differs(stored: Mapping[str, Any], computed: Mapping[str, Any]) -> str | None:
+    """What a stored certificate says that does not follow from the ledger, if anything.
+
+    Prices are compared as numbers, because another processor may add otherwise. Software of other versions may say
+    things in other words, and have closer bounds.
+    """
+    same_software = stored.get("versions") == computed["versions"]
+    exact = ("configuration_sha256", "ledger_seal", "rounds_charged", "releases_charged", "budget", "noise_multiplier")
+    for name in (key for key in computed if key not in ("prices", "filter", "claimed")) if same_software else exact:
+        if stored.get(name) != computed[name]:
+            return name
+    pairs = [(stored.get(name), computed[name]) for name in ("prices", "filter", "claimed")]
+    return None if all(_close(one, other, 1e-6 if same_software else 1e-2) for one, other in pairs) else "prices"
+
+
+def _close(one: Any, other: Any, tolerance: float) -> bool:
+    """Whether two plain values are the same, numbers up to a relative tolerance."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_close(one[key], other[key], tolerance) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(lambda a, b: _close(a, b, tolerance), one, other))
+    numbers = isinstance(one, (int, float)) and isinstance(other, (int, float))
+    return math.isclose(one, other, rel_tol=tolerance) if numbers else bool(one == other)
 
 
 def configuration_hash(description: Mapping[str, Any]) -> str:
@@ -296,8 +344,8 @@ def _tensors_and_facts(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     try:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        return load(data), {str(key): str(value) for key, value in header["__metadata__"].items()}
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError):
+        return load(data), {str(key): str(value) for key, value in header.get("__metadata__", {}).items()}
+    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError):
         return {}, {}
 
 

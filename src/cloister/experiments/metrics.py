@@ -1,7 +1,8 @@
-"""The metrics of a run: a sealed line per round, each with the ledger's seal at that time.
+"""The metrics of a run: a sealed line per round, each with the ledger's seal and a hash of the model at that time.
 
 A ledger from which lines were cut off is found out by them, and a line that was altered by the next one's seal. The
-checkpoint remembers the last line before it; a resumed run drops the lines after that and computes them again.
+checkpoint remembers the last line before it; a resumed run drops the lines after that and computes them again. What
+has other bits then is a new release: the hash tells.
 """
 
 from __future__ import annotations
@@ -44,11 +45,16 @@ class Metrics:
 
     def public(self) -> list[dict[str, Any]]:
         """The lines as people want them: without what ties them to other files."""
-        return [{key: value for key, value in line.items() if key != "ledger"} for line in self.lines.contents]
+        return [{k: v for k, v in line.items() if k not in ("ledger", "model")} for line in self.lines.contents]
 
-    def append(self, line: Mapping[str, Any], ledger_seal: str) -> None:
-        """One more round's line, of values that JSON has."""
-        content = {**line, "ledger": ledger_seal}
+    def models_after(self, round: int) -> dict[int, str]:
+        """Hashes of the models that later rounds gave, where their lines tell."""
+        later = (line for line in self.lines.contents if line["round"] > round)
+        return {line["round"]: line["model"] for line in later if line.get("model")}
+
+    def append(self, line: Mapping[str, Any], ties: Mapping[str, str | None]) -> None:
+        """One more round's line, of values that JSON has, with the ledger's seal and the model's hash."""
+        content = {**line, **ties}
         data, seal = sealed(self.seal, content)
         with self.path.open("ab") as file:
             file.write(data)

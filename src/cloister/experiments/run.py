@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +12,11 @@ from torch import nn
 from cloister import engine as engines
 from cloister.cohorts import everyone
 from cloister.data.task import Task
-from cloister.errors import CloisterError, Corrupted, RepeatedRounds, expect, expect_count, expect_type
+from cloister.errors import CloisterError, Corrupted, expect, expect_count, expect_type
 from cloister.experiments.folder import RunFolder, configuration_hash
 from cloister.experiments.prepare import Ready, prepare
 from cloister.experiments.progress import Progress
-from cloister.experiments.training import Trained, Training
+from cloister.experiments.training import Trained, Training, warn_of_repeated
 from cloister.joints import Cohort, Method
 from cloister.privacy.certificate import Certificate
 from cloister.privacy.wording import round_up
@@ -138,7 +137,7 @@ def run(
     else:
         _expect_same(old, ready)
         training = Training.resume(ready, old, machines, ranks)
-        _warn_of_repeated(training)
+        warn_of_repeated(training.repeated, _why_not_repeated(training))
     training.evaluate_every = evaluate_every or _now_and_then(ready, task)
     training.checkpoint_every = checkpoint_every
     with Progress(progress, rounds, method.name, done=training.at.round) as bar:
@@ -151,23 +150,12 @@ def _choice_key(ready: Ready, machines: list[engines.Arithmetic], memory: int | 
     return configuration_hash({"run": about, "machines": machines, "memory": memory})
 
 
-def _warn_of_repeated(training: Training) -> None:
-    """Rounds that are paid for twice are never so without a word."""
-    if not training.repeated:
-        return
-    first, last = training.repeated[0], training.repeated[-1]
-    rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
-    why = (
-        "secure randomness cannot be drawn again"
-        if training.ready.fed.streams.secure
-        else "this process would not compute the same bits (another machine, another number of threads or processes, a "
-        "GPU, or noise that was renewed before)"
-    )
-    warnings.warn(
-        f"Expected to repeat {rounds}, charged before the run was interrupted, to the bit, found that {why}: what is "
-        "computed again has new noise and is charged again.",
-        RepeatedRounds,
-        stacklevel=3,
+def _why_not_repeated(training: Training) -> str:
+    if training.ready.fed.streams.secure:
+        return "secure randomness cannot be drawn again"
+    return (
+        "this process would not compute the same bits (another machine, another number of threads or processes, a GPU, "
+        "or noise that was renewed before)"
     )
 
 

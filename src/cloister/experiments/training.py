@@ -7,6 +7,7 @@ log is written when the next round is already on its way, and checkpoints are wr
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -17,15 +18,17 @@ import torch
 from torch import Tensor
 
 from cloister import engine as engines
-from cloister.errors import BudgetExceeded, Corrupted
+from cloister.errors import BudgetExceeded, CloisterError, Corrupted, RepeatedRounds
 from cloister.experiments.evaluate import Score
 from cloister.experiments.folder import Checkpoint, RunFolder, configuration_hash, plain
 from cloister.experiments.metrics import Metrics
 from cloister.experiments.prepare import Ready
 from cloister.experiments.progress import Progress
+from cloister.params import hash_of
 from cloister.privacy.certificate import Certificate, certify
 from cloister.privacy.ledger import Ledger
 from cloister.round import Engine, run_round
+from cloister.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,13 @@ class Training:
     history: list[dict[str, Any]] = field(default_factory=list)
     repeated: tuple[int, ...] = ()
     """Rounds that were charged before this process began, and are computed again with other noise."""
+    known: dict[int, str] = field(default_factory=dict)
+    """Hashes of the models that rounds after the checkpoint gave before: these must come out again, or be paid for."""
+    ended: bool = False
+    """Whether the run had ended before."""
     evaluate_every: int = 1
     checkpoint_every: int = 1
-    _unlogged: tuple[dict[str, Any], _OnItsWay, str] | None = None
+    _unlogged: tuple[dict[str, Any], _OnItsWay, dict[str, str | None]] | None = None
     _score: Score | None = None  # of the newest model, where it was evaluated
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     _written: Future[None] | None = None
@@ -101,10 +108,12 @@ class Training:
                     f"Expected the data with which {folder.path} was started, found that the task's data changed: "
                     "resume with the same, or start a new run."
                 )
+            known, ended = folder.metrics_file().models_after(at.round), folder.finished
             metrics, engine = folder.cut_metrics(at), engines.restore(at.engine)
             mapper = engines.Sharded(engine, ranks) if ranks else engine
             ready, repeated = _continued(ready, at, mapper, machines, ledger)
-            training = cls(ready, mapper, machines, ledger, at, folder, metrics, metrics.public(), repeated)
+            history = metrics.public()
+            training = cls(ready, mapper, machines, ledger, at, folder, metrics, history, repeated, known, ended)
             if at.engine != _engine_of(ready, mapper, machines):
                 training._checkpoint()  # where and with which noise it goes on: remembered before the first such round
                 training._wait()
@@ -138,6 +147,10 @@ class Training:
     def _round(self, bar: Progress) -> None:
         fed, number = self.ready.fed, self.at.round + 1
         outcome = run_round(fed, self.ledger, self.mapper, number, self.at.w, self.at.state)
+        model = hash_of({"w": outcome.w}) if fed.repeatable and self.folder is not None else None
+        if model is not None and self.known.get(number, model) != model:
+            self._renew(number, bar)
+            return
         self.at = replace(self.at, round=number, w=outcome.w, state=outcome.state, seal=self.ledger.seal)
         rejected = _OnItsWay(outcome.rejected)
         delta = self.ready.delta
@@ -146,7 +159,7 @@ class Training:
             line["dropped"] = outcome.dropped
         line["epsilon"] = self.ledger.most(delta) if delta else float("inf")
         self._log(bar)  # the line before this one, while a device works on this round
-        self._unlogged, self._score = (line, rejected, self.at.seal), None
+        self._unlogged, self._score = (line, rejected, {"ledger": self.at.seal, "model": model}), None
         if number % self.evaluate_every == 0 or number == self.rounds:
             self._score = self.ready.score(outcome.w)
             line |= asdict(self._score)
@@ -154,18 +167,37 @@ class Training:
             self._log(bar)  # a resumed run has the lines up to its checkpoint
             self._checkpoint()
 
+    def _renew(self, number: int, bar: Progress) -> None:
+        """Forget a round that came out with other bits than before, and draw new noise for it and all that follow.
+
+        Whatever made the difference, both under the same noise would show what was rounded. The round of before may
+        have been looked at; this one has not, and is computed anew, and charged.
+        """
+        self._log(bar)
+        streams = _renewed(self.ready.fed.streams, self.ledger)
+        self.ready = replace(self.ready, fed=replace(self.ready.fed, streams=streams))
+        self._checkpoint()
+        self._wait()
+        charged = tuple(sorted({entry.round for entry in self.ledger.entries if entry.round >= number}))
+        warn_of_repeated(charged, "the same computation came out with other bits")
+        if isinstance(self.mapper, engines.Sharded):  # the other ranks have the noise of before
+            raise CloisterError(
+                f"Expected round {number} to come out as it did before the run was interrupted, found other bits: "
+                "resume the run once more, and all processes draw new noise."
+            )
+
     def _log(self, bar: Progress) -> None:
         """Write the line that is ready, if there is one."""
         if self._unlogged is None:
             return
-        line, rejected, seal = self._unlogged
+        line, rejected, ties = self._unlogged
         self._unlogged = None
         line["rejected"] = int(rejected)
         now = time.perf_counter()
         line["seconds"], self._clock = round(now - self._clock, 6), now
         self.history.append(line)
         if self.metrics is not None:
-            self.metrics.append(plain(line), seal)
+            self.metrics.append(plain(line), ties)
         bar.advance(line)
 
     def _checkpoint(self) -> None:
@@ -184,10 +216,11 @@ class Training:
     def _finish(self, stopped: str | None, started: float) -> Trained:
         ready, w = self.ready, self.at.w
         certificate = certify(ready.description, configuration_hash(ready.description), self.ledger)
-        if self.folder is not None:
+        if self.folder is not None and not (self.ended and self.at.seal == self.ledger.seal):
             # No round follows, and the state of correlated noise could be subtracted from the model.
             spent = ready.fed.method.mechanism.init(w)
-            self.at = replace(self.at, state={k: v for k, v in self.at.state.items() if k not in spent})
+            state = {k: v for k, v in self.at.state.items() if k not in spent}
+            self.at = replace(self.at, state=state, seal=self.ledger.seal)  # also of rounds that were charged in vain
             self._checkpoint()
             self._wait()
             self.folder.finish(certificate, ready.fed.problem.layout.views(w))
@@ -201,6 +234,24 @@ class Training:
             seconds=time.perf_counter() - started,
             stopped=stopped,
         )
+
+
+def _renewed(streams: Streams, ledger: Ledger) -> Streams:
+    """Other noise than any that the run has had, under which nothing counts as repeatable any more."""
+    return replace(streams, run=f"{streams.run}/{len(ledger.entries)}", repeatable=False)
+
+
+def warn_of_repeated(rounds: tuple[int, ...], why: str) -> None:
+    """Rounds that are paid for twice are never so without a word."""
+    if not rounds:
+        return
+    first, last = rounds[0], rounds[-1]
+    warnings.warn(
+        f"Expected to repeat {f'round {first}' if first == last else f'rounds {first} to {last}'}, charged before the "
+        f"run was interrupted, to the bit, found that {why}: what is computed again has new noise, and is charged.",
+        RepeatedRounds,
+        stacklevel=4,
+    )
 
 
 def _save(folder: RunFolder, metrics: Metrics, at: Checkpoint, description: Mapping[str, Any]) -> None:
@@ -228,7 +279,7 @@ def _continued(
     streams = replace(ready.fed.streams, run=str(at.engine["noise"]))  # whatever the model that it was resumed with
     same = engines.same_bits(at.engine, mapper, machines)
     if not same and (charged or at.engine["renewed"]):
-        streams = replace(streams, run=f"{streams.run}/{len(ledger.entries)}", repeatable=False)
+        streams = _renewed(streams, ledger)
     again = () if streams.repeatable and not streams.secure else charged
     return replace(ready, fed=replace(ready.fed, streams=streams)), again
 
