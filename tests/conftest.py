@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +26,7 @@ from hypothesis import HealthCheck, settings
 from torch import nn
 
 import cloister as cl
+from cloister.cli import main
 from cloister.data import Task
 from cloister.engine import Loop, Vectorised
 from cloister.experiments import training
@@ -128,3 +132,23 @@ def federation(
 @pytest.fixture
 def ledger() -> Callable[[], Ledger]:
     return lambda: Ledger.create(None, "test", {})
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """The command line without a new process (and so without importing torch again)."""
+
+    def run(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        if cwd is not None:
+            monkeypatch.chdir(cwd)
+        monkeypatch.setattr(sys, "argv", ["cloister", *map(str, words)])
+        monkeypatch.setenv("COLUMNS", "100")
+        code: int | str | None = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess([], int(code or 0), out, err)
+
+    return run

@@ -15,7 +15,6 @@ import pytest
 from safetensors.torch import load_file
 
 import cloister
-from cloister.cli import main
 from cloister.experiments.folder import RunFolder
 from cloister.methods import CARDS
 
@@ -31,26 +30,6 @@ def cloister_command(*words: object, cwd: Path | None = None) -> subprocess.Comp
     return subprocess.run(
         command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "COLUMNS": "100"}, check=False
     )
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """The same without a new process (and so without importing torch again)."""
-
-    def run(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        if cwd is not None:
-            monkeypatch.chdir(cwd)
-        monkeypatch.setattr(sys, "argv", ["cloister", *map(str, words)])
-        monkeypatch.setenv("COLUMNS", "100")
-        code: int | str | None = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        out, err = capsys.readouterr()
-        return subprocess.CompletedProcess([], int(code or 0), out, err)
-
-    return run
 
 
 @pytest.fixture(scope="module")

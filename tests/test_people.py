@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from cloister.cli import main
 from cloister.experiments import training
 from cloister.experiments.compare import differing, planned
 from cloister.experiments.report import settings_text
@@ -42,22 +41,9 @@ engine = "loop"
 """
 
 
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
+@pytest.fixture(autouse=True)
+def _somewhere(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-
-    def run(*words: object) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["cloister", *map(str, words)])
-        monkeypatch.setenv("COLUMNS", "100")
-        code: int | str | None = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        out, err = capsys.readouterr()
-        return subprocess.CompletedProcess([], int(code or 0), out, err)
-
-    return run
 
 
 @pytest.fixture
