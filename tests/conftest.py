@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from cloister.cli import main
 from cloister.data import Task
 from cloister.engine import Loop, Vectorised
 from cloister.experiments import training
+from cloister.experiments.prepare import Ready, prepare
 from cloister.federation import Federation
 from cloister.joints import Cohort, Method
 from cloister.privacy.ledger import Ledger
@@ -127,6 +129,13 @@ def federation(
         public = public[0].to(device, dtype), public[1].to(device)
     fed = Federation(method, cohort or cl.everyone(), problem, population, Streams(seed, secure), public=public)
     return fed, problem.layout.flatten(dict(module.named_parameters()))
+
+
+def prepared(method: Method, task: Task, **more: Any) -> Ready:
+    """A run that is ready to begin: seeded, on a CPU, of a few rounds in which everybody takes part."""
+    usual = {"rounds": 3, "cohort": cl.everyone(), "epsilon": None, "delta": 1e-3, "model": None, "seed": 0}
+    usual |= {"randomness": "seeded", "device": "cpu", "dtype": "float32"}
+    return prepare(method, task, **{**usual, **more})
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from torch import nn
 
 import cloister as cl
 from cloister.errors import CannotPrice, CloisterError, Corrupted
-from cloister.experiments.prepare import prepare
-from conftest import federation, killed_in_round, toy_task
+from conftest import federation, killed_in_round, prepared, toy_task
 
 LOUD = cl.methods.pfl(clip=0.5, batch=8, epochs=2, epoch="lot", noise_multiplier=20.0)
 
@@ -22,20 +21,7 @@ def net(activation: type[nn.Module], seed: int = 0) -> nn.Module:
 
 
 def noise_of(method: cl.Method, task: cl.data.Task, model: nn.Module) -> str:
-    ready = prepare(
-        method,
-        task,
-        rounds=2,
-        cohort=cl.everyone(),
-        epsilon=None,
-        delta=1e-3,
-        model=model,
-        seed=0,
-        randomness="seeded",
-        device="cpu",
-        dtype="float32",
-    )
-    return ready.fed.streams.run
+    return prepared(method, task, model=model).fed.streams.run
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import cloister as cl
 from cloister.data import Task
 from cloister.errors import CloisterError
-from cloister.experiments.folder import RunFolder, configuration_hash
+from cloister.experiments.folder import RunFolder
+from cloister.experiments.identity import configuration_hash
 from cloister.experiments.prepare import prepare
 from cloister.experiments.report import clients_table
 from cloister.federation import account_of

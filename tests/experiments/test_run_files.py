@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 import cloister as cl
@@ -18,8 +18,7 @@ from cloister.batches import Population
 from cloister.data import Task
 from cloister.errors import CloisterError, Corrupted
 from cloister.experiments.folder import RunFolder
-from cloister.experiments.prepare import prepare
-from conftest import killed_in_round, toy_task
+from conftest import killed_in_round, prepared, toy_task
 from contract.catalogue import METHODS, cohorts_for, pool
 
 
@@ -117,17 +116,12 @@ def test_a_run_is_not_resumed_with_other_data(what, tmp_path, monkeypatch):
 
 
 def described(name: str, task: Task) -> dict[str, Any]:
-    ready = prepare(
+    ready = prepared(
         METHODS[name](),
         replace(task, public=pool()),
-        rounds=3,
         cohort=next(iter(cohorts_for(name).values())),
         epsilon=None if name != "adap_dp_fl decay" else 50.0,
         delta=1e-2,
-        model=None,
-        seed=0,
-        randomness="seeded",
-        device="cpu",
         dtype="float64",
     )
     return json.loads(json.dumps(ready.description, default=str))
@@ -189,8 +183,7 @@ def _without_the_model(text: str) -> str:
 
 def noise_in(folder: Any) -> set[str]:
     """Tensors of the checkpoint that are not the model."""
-    with safe_open(folder / "checkpoint.safetensors", framework="pt") as file:
-        return {name for name in file.keys() if name != "w"}  # noqa: SIM118
+    return set(load_file(folder / "checkpoint.safetensors")) - {"w"}
 
 
 @pytest.mark.parametrize("factorisation", ["tree", "banded"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import torch
 from dp_accounting.rdp import RdpAccountant, compute_epsilon
 
 import cloister as cl
-from cloister.cli import main
 from cloister.errors import CloisterError
 from cloister.experiments.folder import RunFolder
 from cloister.federation import fitted
@@ -267,23 +265,13 @@ def test_whoever_had_paid_when_the_lines_of_a_round_were_torn_does_not_pay_again
 # ---- what people see --------------------------------------------------------------------------------------------
 
 
-def shown(monkeypatch, capsys, *words: object) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["cloister", "show", *map(str, words)])
-    monkeypatch.setenv("COLUMNS", "100")
-    code: int | str | None = 0
-    try:
-        main()
-    except SystemExit as end:
-        code = end.code
-    out, err = capsys.readouterr()
-    return int(code or 0), out, err
-
-
-def test_what_each_client_has_lost_is_shown(followed, tmp_path, monkeypatch, capsys):
+def test_what_each_client_has_lost_is_shown(followed, tmp_path, command):
     folder = followed[1]
-    code, out, _ = shown(monkeypatch, capsys, folder, "--clients")
-    assert code == 0
-    head, *rows = [line.split() for line in out.splitlines() if line and line.split()[0] in ("client", *"0123")]
+    found = command("show", folder, "--clients")
+    assert found.returncode == 0
+    head, *rows = [
+        line.split() for line in found.stdout.splitlines() if line and line.split()[0] in ("client", *"0123")
+    ]
     assert " ".join(head) == "client samples noise rounds steps spent at 0.001 budget"
     ledger, paid = RunFolder.open(folder).ledger(), books(folder)
     for client, (number, samples, noise, rounds, steps, spent, budget) in enumerate(rows):
@@ -292,12 +280,12 @@ def test_what_each_client_has_lost_is_shown(followed, tmp_path, monkeypatch, cap
         assert ledger.epsilon(name(client), DELTA) <= float(spent) <= float(budget) == 3.0 + client
     assert len(rows) == 4
     go(cl.methods.dp_fedavg(clip=0.5, steps=1, noise_multiplier=2.0), rounds=1, folder=tmp_path / "clients")
-    code, _, err = shown(monkeypatch, capsys, tmp_path / "clients", "--clients")
-    assert code == 2
-    assert "protects single samples" in err
+    refused = command("show", tmp_path / "clients", "--clients")
+    assert refused.returncode == 2
+    assert "protects single samples" in refused.stderr
 
 
-# ---- what was found, and is not mended yet ----------------------------------------------------------------------
+# ---- what reviews found ------------------------------------------------------------------------------------------
 
 
 def test_noise_is_for_one_turn_at_least():

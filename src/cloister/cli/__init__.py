@@ -141,7 +141,8 @@ def show(
 ) -> None:
     """What a run reached and what it spent, computed afresh from its ledger."""
     from cloister.experiments import report
-    from cloister.experiments.folder import RunFolder, plain
+    from cloister.experiments.folder import RunFolder
+    from cloister.experiments.identity import plain
 
     if picture is not None:
         report.expect_picture(picture)

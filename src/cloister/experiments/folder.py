@@ -16,15 +16,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloister.errors import CloisterError, Corrupted
+from cloister.experiments import checkpoint as checkpoints
+from cloister.experiments.checkpoint import Checkpoint
 from cloister.experiments.files import new_folder, read_bytes, write_atomically
+from cloister.experiments.identity import as_json, configuration_hash
 from cloister.experiments.metrics import Metrics
+from cloister.experiments.verification import expect_ended, text_of
 from cloister.privacy.accounts import Account, accounts_of
 from cloister.privacy.certificate import Certificate, certify
 from cloister.privacy.ledger import Budget, Ledger
@@ -37,28 +40,12 @@ FORMAT = 2
 """Of a run folder; goes up whenever its files are to be read in another way."""
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """Where a run stands: rounds done, the model, the server's state, and the ledger's seal at that time.
-
-    `engine` (name, chunk, machines) lets a resumed run round its sums the way it did before, or notice that it cannot;
-    `data` is the fingerprint of the data, which stays in here because whatever is published must not depend on it.
-    `metrics` is the seal of the last round's line.
-    """
-
-    round: int
-    w: Tensor
-    state: dict[str, Tensor]
-    seal: str
-    engine: dict[str, Any]
-    data: str
-    metrics: str = ""
-
-
 class Verified(NamedTuple):
-    """The ledger of a run whose files agree, and its certificate, computed afresh, where the run has ended."""
+    """The files of a run that agree, and its certificate, computed afresh, where the run has ended."""
 
     ledger: Ledger
+    at: Checkpoint
+    metrics: Metrics
     certificate: Certificate | None
 
 
@@ -83,7 +70,7 @@ class RunFolder:
             draft = cls(place)
             ledger = Ledger.create(place / "ledger.jsonl", configuration_hash(description), budgets)
             ledger.close()
-            write_atomically(place / "description.json", _json(description))
+            write_atomically(place / "description.json", as_json(description))
             if config is not None:
                 write_atomically(place / "config.toml", config.encode())
             write_atomically(place / "metrics.jsonl", b"")
@@ -134,21 +121,23 @@ class RunFolder:
                 raise
         raise Corrupted(f"Expected a readable description.json in {self.path}, found it damaged: restore it.")
 
-    def verified(self) -> Verified:
-        """The ledger, once all files of the run were found to agree.
+    def verified(self, ledger: Ledger | None = None, device: Any = "cpu") -> Verified:
+        """What the run consists of, once all its files were found to agree. A ledger that is open is taken as it is.
 
         A run that is under way writes its ledger first and what refers to it later. So the files are read the other
         way round: whatever one of them refers to is there by the time it is looked for.
         """
-        certificate = self._stored_certificate()
-        at, metrics = self.load("cpu"), self.metrics_file()
-        ledger = self.ledger()
+        stored = self._stored_certificate()
+        at, metrics = self.load(device), self.metrics_file()
+        ledger = ledger or self.ledger()
         ledger.expect_continues(at.seal)
         metrics.up_to(at.round, at.metrics)
         metrics.expect_paid(ledger)
-        if certificate is None:
-            return Verified(ledger, None)
-        return Verified(ledger, self._expect_ended(certificate, at, metrics, ledger))
+        if stored is None:
+            return Verified(ledger, at, metrics, None)
+        certificate, names = self._certify(ledger), list(self.description()["model"]["shapes"])
+        expect_ended(self.path, stored, certificate, names, at, metrics, ledger)
+        return Verified(ledger, at, metrics, certificate)
 
     def _stored_certificate(self) -> dict[str, Any] | None:
         if not self.finished:
@@ -163,59 +152,14 @@ class RunFolder:
             return found
         raise Corrupted(f"Expected a readable certificate.json in {self.path}, found it damaged: restore it.")
 
-    def _expect_ended(self, stored: dict[str, Any], at: Checkpoint, metrics: Metrics, ledger: Ledger) -> Certificate:
-        """The certificate is that of this ledger, and model, text, metrics and checkpoint are those of its end."""
-        certificate = self._certify(ledger)
-        wrong = _differs(stored, plain(certificate.to_json()))
-        if wrong:
-            raise Corrupted(
-                f"Expected the certificate in {self.path} to follow from its ledger, found another {wrong}: one of the "
-                "two was altered or put back, so restore both."
-            )
-        files = stored.get("files")
-        contents = {name: read_bytes(self.path / name) for name in ("model.safetensors", "certificate.txt")}
-        for name, content in contents.items():
-            known = files.get(name) if isinstance(files, dict) else None
-            told = name != "certificate.txt" or stored["versions"] != certificate.versions  # else computed again
-            if hashlib.sha256(content).hexdigest() != known or not (told or content == _text(certificate)):
-                raise Corrupted(
-                    f"Expected the {name} that the certificate in {self.path} is about, found another: restore it."
-                )
-        if not self._is_model_of(at, contents["model.safetensors"]):
-            raise Corrupted(f"Expected the model of the last checkpoint in {self.path}, found another: restore both.")
-        whole = all(read_bytes(self.path / name)[-1:] in (b"", b"\n") for name in ("ledger.jsonl", "metrics.jsonl"))
-        if at.seal != ledger.seal or at.metrics != metrics.seal or not whole:
-            raise Corrupted(
-                f"Expected the last checkpoint, ledger and metrics of {self.path}, which has ended, found others: "
-                "restore checkpoint.safetensors, ledger.jsonl and metrics.jsonl."
-            )
-        return certificate
-
-    def _is_model_of(self, at: Checkpoint, content: bytes) -> bool:
-        """Whether a model's file holds the parameters of a checkpoint, to the bit."""
-        from cloister.params import hash_of
-
-        tensors, _ = _tensors_and_facts(content)
-        names = self.description()["model"]["shapes"]
-        if sorted(tensors) != sorted(names):
-            return False
-        start = 0
-        for name in names:
-            piece = tensors[name].flatten()
-            same = at.w[start : start + len(piece)]
-            if len(same) != len(piece) or hash_of({"w": piece}) != hash_of({"w": same}):
-                return False
-            start += len(piece)
-        return start == len(at.w)
-
     def _certify(self, ledger: Ledger) -> Certificate:
         description = self.description()
         return certify(description, configuration_hash(description), ledger)
 
     def certificate(self) -> Certificate:
         """The certificate, computed afresh from the description and the ledger, when all files agree."""
-        ledger, certificate = self.verified()
-        return certificate or self._certify(ledger)
+        found = self.verified()
+        return found.certificate or self._certify(found.ledger)
 
     def accounts(self) -> dict[str, Account]:
         """What was charged to whom, when all files agree."""
@@ -223,35 +167,11 @@ class RunFolder:
 
     def save(self, checkpoint: Checkpoint, description: Mapping[str, Any]) -> None:
         """Replace the checkpoint."""
-        from safetensors.torch import save
-
-        tensors = {"w": checkpoint.w.detach().cpu().contiguous()}
-        tensors |= {f"server.{k}": v.detach().cpu().contiguous() for k, v in checkpoint.state.items()}
-        facts = {
-            "round": str(checkpoint.round),
-            "ledger_seal": checkpoint.seal,
-            "metrics_seal": checkpoint.metrics,
-            "engine": json.dumps(checkpoint.engine),
-            "data": checkpoint.data,
-            "configuration": configuration_hash(description),
-        }
-        facts["digest"] = _digest(tensors, facts)
-        write_atomically(self.path / "checkpoint.safetensors", save(tensors, facts), private=True)
+        checkpoints.write(self.path / "checkpoint.safetensors", checkpoint, configuration_hash(description))
 
     def load(self, device: Any) -> Checkpoint:
         """The newest checkpoint, verified."""
-        path = self.path / "checkpoint.safetensors"
-        tensors, facts = _tensors_and_facts(read_bytes(path))
-        found = facts.pop("digest", None)
-        if found != _digest(tensors, facts) or facts["configuration"] != configuration_hash(self.description()):
-            raise Corrupted(
-                f"Expected an intact checkpoint of this run at {path}, found it damaged or another run's: restore it."
-            )
-        state = {k.removeprefix("server."): v.to(device) for k, v in tensors.items() if k != "w"}
-        w, engine = tensors["w"].to(device), json.loads(facts["engine"])
-        return Checkpoint(
-            int(facts["round"]), w, state, facts["ledger_seal"], engine, facts["data"], facts["metrics_seal"]
-        )
+        return checkpoints.read(self.path / "checkpoint.safetensors", device, configuration_hash(self.description()))
 
     def metrics_file(self) -> Metrics:
         """The lines so far, to be read or continued."""
@@ -261,95 +181,18 @@ class RunFolder:
         """The lines so far, verified."""
         return self.metrics_file().public()
 
-    def cut_metrics(self, at: Checkpoint) -> Metrics:
-        """Forget the lines of rounds after the checkpoint: they will be computed again."""
-        kept = self.metrics_file().up_to(at.round, at.metrics)
-        write_atomically(kept.path, kept.lines.data)
-        return kept
-
     def finish(self, certificate: Certificate, parameters: Mapping[str, Tensor]) -> None:
         """Write the final model, then the certificate (whose presence says that the run has ended)."""
         from safetensors.torch import save
 
         tensors = {name: value.detach().cpu().contiguous() for name, value in parameters.items()}
-        files = {"model.safetensors": save(tensors), "certificate.txt": _text(certificate)}
+        files = {"model.safetensors": save(tensors), "certificate.txt": text_of(certificate)}
         for name, content in files.items():
             write_atomically(self.path / name, content)
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        write_atomically(self.path / "certificate.json", _json({**certificate.to_json(), "files": hashes}))
+        write_atomically(self.path / "certificate.json", as_json({**certificate.to_json(), "files": hashes}))
 
     @property
     def finished(self) -> bool:
         """Whether the run has ended."""
         return (self.path / "certificate.json").is_file()
-
-
-def _text(certificate: Certificate) -> bytes:
-    return (str(certificate) + "\n").encode()
-
-
-def _differs(stored: Mapping[str, Any], computed: Mapping[str, Any]) -> str | None:
-    """What a stored certificate says that does not follow from the ledger, if anything.
-
-    Prices are compared as numbers, because another processor may add otherwise. Software of other versions may say
-    things in other words, and have closer bounds.
-    """
-    same_software = stored.get("versions") == computed["versions"]
-    exact = ("configuration_sha256", "ledger_seal", "rounds_charged", "releases_charged", "budget", "noise_multiplier")
-    for name in (key for key in computed if key not in ("prices", "filter", "claimed")) if same_software else exact:
-        if stored.get(name) != computed[name]:
-            return name
-    pairs = [(stored.get(name), computed[name]) for name in ("prices", "filter", "claimed")]
-    return None if all(_close(one, other, 1e-6 if same_software else 1e-2) for one, other in pairs) else "prices"
-
-
-def _close(one: Any, other: Any, tolerance: float) -> bool:
-    """Whether two plain values are the same, numbers up to a relative tolerance."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_close(one[key], other[key], tolerance) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(lambda a, b: _close(a, b, tolerance), one, other))
-    numbers = isinstance(one, (int, float)) and isinstance(other, (int, float))
-    return math.isclose(one, other, rel_tol=tolerance) if numbers else bool(one == other)
-
-
-def configuration_hash(description: Mapping[str, Any]) -> str:
-    """The identity of a run: a hash of all that has a bearing on its result or its price, except the data."""
-    return hashlib.sha256(json.dumps(plain(description), sort_keys=True).encode()).hexdigest()
-
-
-def plain(value: Any) -> Any:
-    """A value as strict JSON has it: infinities and NaN become words."""
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(plain(value), indent=2) + "\n").encode()
-
-
-def _tensors_and_facts(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """What a safetensors file holds; nothing where it is damaged.
-
-    From bytes that were read once: a library that opens a file twice by its name may find two files, because a run that
-    is under way replaces its checkpoint.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        return load(data), {str(key): str(value) for key, value in header.get("__metadata__", {}).items()}
-    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError):
-        return {}, {}
-
-
-def _digest(tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> str:
-    from cloister.params import hash_of
-
-    return hash_of(tensors, json.dumps(dict(facts), sort_keys=True))

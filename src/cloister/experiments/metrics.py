@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.errors import Corrupted
+from cloister.experiments.files import write_atomically
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.ledger_file import SealedLines, read_sealed, sealed
 
@@ -80,6 +81,10 @@ class Metrics:
                 f"{len(self.lines.seals)} lines, or others: restore it from a backup."
             )
         return kept
+
+    def write(self) -> None:
+        """Leave these lines in the file, and no others."""
+        write_atomically(self.path, self.lines.data)
 
     def expect_paid(self, ledger: Ledger) -> None:
         """Refuse a ledger from which lines were cut off that some line here remembers."""

@@ -13,7 +13,8 @@ from cloister import engine as engines
 from cloister.cohorts import everyone
 from cloister.data.task import Task
 from cloister.errors import CloisterError, Corrupted, expect, expect_count, expect_type
-from cloister.experiments.folder import RunFolder, configuration_hash
+from cloister.experiments.folder import RunFolder
+from cloister.experiments.identity import configuration_hash
 from cloister.experiments.prepare import Ready, prepare
 from cloister.experiments.progress import Progress
 from cloister.experiments.training import Trained, Training, warn_of_repeated

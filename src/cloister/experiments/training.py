@@ -19,8 +19,10 @@ from torch import Tensor
 
 from cloister import engine as engines
 from cloister.errors import BudgetExceeded, CloisterError, Corrupted, RepeatedRounds
+from cloister.experiments.checkpoint import Checkpoint
 from cloister.experiments.evaluate import Score
-from cloister.experiments.folder import Checkpoint, RunFolder, configuration_hash, plain
+from cloister.experiments.folder import RunFolder
+from cloister.experiments.identity import configuration_hash, plain
 from cloister.experiments.metrics import Metrics
 from cloister.experiments.prepare import Ready
 from cloister.experiments.progress import Progress
@@ -101,15 +103,15 @@ class Training:
         """The run in a folder, with the engine that it has had."""
         ledger = folder.ledger(writable=True)
         try:
-            folder.verified()
-            at = folder.load(ready.w.device)
+            _, at, metrics, certificate = folder.verified(ledger, ready.w.device)
             if at.data != ready.fingerprint:
                 raise Corrupted(
                     f"Expected the data with which {folder.path} was started, found that the task's data changed: "
                     "resume with the same, or start a new run."
                 )
-            known, ended = folder.metrics_file().models_after(at.round), folder.finished
-            metrics, engine = folder.cut_metrics(at), engines.restore(at.engine)
+            known, ended, engine = metrics.models_after(at.round), certificate is not None, engines.restore(at.engine)
+            metrics = metrics.up_to(at.round, at.metrics)
+            metrics.write()  # what comes after is computed again
             mapper = engines.Sharded(engine, ranks) if ranks else engine
             ready, repeated = _continued(ready, at, mapper, machines, ledger)
             history = metrics.public()

@@ -1,0 +1,172 @@
+"""A run as plain values: all that has a bearing on its result or its price, and nothing of what is protected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cloister.batches import Population
+from cloister.data.task import Task
+from cloister.engine import Loop
+from cloister.experiments.folder import FORMAT
+from cloister.federation import Federation, account_of, bill_of, rehearsal
+from cloister.joints import Batching, describe
+from cloister.privacy.events import to_json
+from cloister.privacy.ledger import Budget
+from cloister.problem import explained
+from cloister.round import cohort_total
+from cloister.streams import Streams
+
+DRAWS = 5
+"""Goes up whenever the same seed gives other cohorts, batches or noise: a run resumed by other code would compute a
+round that was paid for with other bits."""
+
+
+def describe_run(
+    fed: Federation,
+    task: Task,
+    w: Tensor,
+    budgets: Mapping[str, Budget],
+    *,
+    rounds: int,
+    delta: float | None,
+    seed: int,
+    randomness: str,
+    dtype: str,
+) -> dict[str, Any]:
+    """The description of a run; its hash is the run's identity, and is published with its certificate."""
+    method, layout = fed.method, fed.problem.layout
+    return {
+        "method": {
+            "name": method.name,
+            "unit": method.unit,
+            "released": method.released,
+            "notes": list(method.notes),
+            "claim": None if method.claims is None else _claim(fed, method.claims),
+            **{j: describe(getattr(method, j)) for j in ("local", "transform", "mechanism", "server")},
+        },
+        "cohort": {**describe(fed.cohort), "executed": fed.cohort.executed},
+        "lots": _executed(method.local.batching),
+        "task": {
+            "name": task.name,
+            "clients": task.clients,
+            "view": {"name": task.view.name, **task.view.settings},
+            "copies": task.copies,
+            "public": 0 if task.public is None else len(task.public[1]),
+            "prepared_by": task.prepared_by,
+            "label_dependent": task.label_dependent,
+            "classes_inferred": task.classes_inferred,
+            "sample_notes": list(task.sample_notes),
+            **({"sizes": task.population.counts.tolist()} if method.unit == "sample" else {}),
+        },
+        "model": {
+            "parameters": layout.size,
+            "behaviour": _behaviour(fed, w),
+            "shapes": {n: list(s) for n, s in zip(layout.names, layout.shapes, strict=True)},
+        },
+        "rounds": rounds,
+        "delta": delta,
+        "budgets": {unit: asdict(budget) for unit, budget in budgets.items()},
+        "noise_multipliers": list(fed.multipliers),
+        "adaptive_noise": method.tempered is not None,
+        "bound_l2": _bound(fed),
+        "bound_taken_for": fed.bound.taken_for,
+        "denominator": fed.denominator,
+        "trust": method.trust or method.mechanism.trust,
+        "neighbours": method.neighbours,
+        "upload_bytes": _upload(fed, w),
+        "seed": seed,
+        "randomness": randomness,
+        "dtype": dtype,
+        "precision": fed.precision,
+        "device": w.device.type,
+        "software": {name: version(name) for name in ("torch", "numpy")},
+        "draws": DRAWS,
+        "format": FORMAT,
+    }
+
+
+def _executed(batching: Batching) -> str | None:
+    """How lots are drawn, in words."""
+    if batching.lots == "poisson":
+        return (
+            "in every step each sample joins its client's lot independently, with probability 1/(steps of a pass in "
+            f"batches of {batching.batch})"
+        )
+    if batching.lots == "fixed":
+        return f"in every step {batching.batch} of a client's samples (or all), drawn uniformly without replacement"
+    return None
+
+
+def _bound(fed: Federation) -> float:
+    """Of a client's message; or, where samples are protected, of a sample's part in the sum of a step."""
+    private = fed.method.local.private
+    if private is None:
+        return fed.bound.l2
+    return math.inf if private.clip is None else private.clip
+
+
+def _claim(fed: Federation, arithmetic: str) -> dict[str, Any]:
+    """What the paper would claim: the noise as a multiple of what it takes for the bound, over Poisson draws."""
+    noise = fed.method.mechanism.noise_multiplier or 0.0
+    about: dict[str, Any] = {"arithmetic": arithmetic, "noise_multiplier": noise}
+    if not fed.each:
+        rate = min(1.0, fed.denominator / fed.population.clients)
+        return {**about, "rate": rate, "accounts": [fed.method.unit]}
+    batching, sizes = fed.method.local.batching, fed.population.counts.tolist()
+    most, own = max(sizes), fed.noise_of(sizes.index(max(sizes)))  # of the largest client, noise and rate alike
+    alike = [account_of(client) for client, n in enumerate(sizes) if n == most and fed.noise_of(client) == own]
+    event = bill_of(fed.method, own, most, 1).event
+    rate = batching.expected(most) / most
+    return {**about, "noise_multiplier": own, "rate": rate, "event": to_json(event), "accounts": alike}
+
+
+def _upload(fed: Federation, w: Tensor) -> int:
+    """Bytes that a client sends in a round."""
+    said = fed.method.transform.announce(fed.streams, 1, fed.here(w, {}), fed.method.init(w))
+    message, transform = fed.blank(w, said), fed.method.transform
+    numbers = message.numel() if transform.entries is None else transform.entries(message.numel())
+    return -(-numbers * (transform.bits or 8 * message.element_size()) // 8)
+
+
+def _behaviour(fed: Federation, w: Tensor) -> list[float]:
+    """What model, loss, local rule and transform do to a made-up client, as a few rounded numbers.
+
+    Code has no name that could be compared, so this is how a resumed run notices that it would compute
+    something else than what was charged.
+    """
+    random = torch.Generator().manual_seed(0)
+    real = fed.population
+    inputs = made_of_noise(real, 8, random)
+    ones = torch.tensor([8], device=w.device)
+    made_up = Population(inputs, real.labels[:1].repeat(8, *[1] * (real.labels.dim() - 1)) * 0, ones * 0, ones)
+    somewhere = 0.1 * torch.randn(w.shape, generator=random).to(w)
+    local = fed.method.local
+    few = replace(local.phases[0], batching=Batching(batch=4, steps=3, lots=local.batching.lots))
+    brief = replace(local, phases=(few, *(replace(p, batching=_small(p.batching)) for p in local.phases[1:])))
+    # Without noise, which would drown what is to be told apart.
+    silent = replace(fed.method.mechanism, place="nowhere", noise_multiplier=0.0)
+    small = replace(fed.method, local=brief, mechanism=silent)
+    small_fed = rehearsal(replace(fed, method=small, streams=Streams(0)), made_up)
+    with explained("a model that can be trained client by client"):
+        message, _ = cohort_total(small_fed, Loop(), 1, somewhere, torch.tensor([0]))
+    pieces = [piece.double().norm().item() for piece in torch.tensor_split(message, 8)]
+    return [float(f"{piece:.3g}") for piece in pieces]
+
+
+def _small(batching: Batching) -> Batching:
+    return replace(batching, batch=4)
+
+
+def made_of_noise(population: Population, samples: int, random: torch.Generator) -> Tensor:
+    """Inputs of the right shape and kind that are nobody's."""
+    shape = (samples, *population.inputs.shape[1:])
+    small = torch.randint(0, 2, shape, generator=random)  # pixels and tokens are small whole numbers
+    real = torch.randn(shape, generator=random) if population.inputs.is_floating_point() else small
+    return real.to(population.inputs)
