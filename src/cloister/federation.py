@@ -17,8 +17,9 @@ from cloister.batches import Population
 from cloister.errors import CloisterError, expect
 from cloister.joints import Bound, Cohort, Here, Method, Problem, Samples, Setting, State
 from cloister.params import Layout
-from cloister.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian, Relation, relation_of
+from cloister.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian, Relation
 from cloister.privacy.ledger import Bill
+from cloister.privacy.pricing import relation_of
 from cloister.streams import Streams
 
 

@@ -14,6 +14,7 @@ from scipy.stats import norm
 from cloister.errors import CannotPrice, CloisterError
 from cloister.privacy.accounting import PrivacyLoss, epsilon
 from cloister.privacy.events import FixedSizeGaussian, Gaussian, NonPrivate, PoissonGaussian, Unpriced
+from cloister.privacy.pricing import pricing_of
 
 
 @pytest.mark.parametrize(
@@ -183,9 +184,7 @@ def test_extreme_requests_are_answered_on_a_grid_that_fits():
 
 def test_a_coarser_grid_only_ever_costs_more():
     fine = epsilon(PoissonGaussian(5.0, 0.01), 500, 1e-5)
-    from cloister.privacy.accounting import _step_pld
-
-    coarse = _step_pld(PoissonGaussian(5.0, 0.01), 1e-3).self_compose(500).get_epsilon_for_delta(1e-5)
+    coarse = pricing_of(PoissonGaussian(5.0, 0.01)).pld(1e-3).self_compose(500).get_epsilon_for_delta(1e-5)
     assert fine <= coarse
 
 

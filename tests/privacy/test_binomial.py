@@ -38,11 +38,10 @@ from cloister.privacy.events import (
     FixedSizeGaussian,
     PoissonGaussian,
     Relation,
-    common_relation,
     from_json,
-    protects,
     to_json,
 )
+from cloister.privacy.pricing import common_relation, pricing_of
 
 MNIST = BinomialSum(levels=17, trials=7114, clip=1.0, range=1.0, dimension=21840, rate=10 / 600, step_delta=2e-5)
 
@@ -321,7 +320,7 @@ def test_the_point_of_amplification_is_on_the_sampled_curve():
 @pytest.mark.parametrize("count", [1, 45, 700])
 def test_our_composition_is_the_library_s(rate, count):
     event = replace(MNIST, trials=100 * MNIST.trials, rate=rate, step_delta=1e-8)
-    library = accounting._step_pld(event, accounting._interval(event)).self_compose(count)
+    library = pricing_of(event).pld(pricing_of(event).interval).self_compose(count)
     for delta in (1e-3, 1e-4):
         expected = library.get_epsilon_for_delta(delta)
         assert expected * (1 - 1e-8) <= epsilon_of(event, count, delta) <= expected * (1 + 1e-6) + 1e-9
@@ -440,7 +439,7 @@ def test_the_event_survives_being_written_down():
     assert from_json(to_json(MNIST)) == MNIST
     assert to_json(MNIST)["kind"] == "binomial_sum"
     assert common_relation([MNIST]) is Relation.REPLACE
-    assert protects(MNIST)
+    assert pricing_of(MNIST).protects
     assert MNIST.noise_multiplier == pytest.approx(math.sqrt(7114) / 16)
     assert trials_for(MNIST.noise_multiplier, 1.0, 1.0, 17) == 7114
 

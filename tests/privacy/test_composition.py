@@ -13,6 +13,7 @@ from cloister.privacy import accounting
 from cloister.privacy.accounting import PrivacyLoss, epsilon
 from cloister.privacy.composition import Composition, Step, rounding, steps_of
 from cloister.privacy.events import FixedSizeGaussian, Gaussian, PoissonGaussian
+from cloister.privacy.pricing import pricing_of
 
 TYPICAL = [
     PoissonGaussian(1.0, 0.05),
@@ -24,10 +25,15 @@ TYPICAL = [
 ]
 
 
+def own_pld(event):
+    """One release on the grid that suits it."""
+    return pricing_of(event).pld(pricing_of(event).interval)
+
+
 @pytest.mark.parametrize("event", [*TYPICAL, PoissonGaussian(0.8, 0.004)], ids=str)
 @pytest.mark.parametrize("count", [1, 7, 60, 1500])
 def test_the_library_composes_to_the_same_and_never_to_more(event, count):
-    theirs = accounting._step_pld(event, accounting._interval(event)).self_compose(count)
+    theirs = own_pld(event).self_compose(count)
     for delta in (1e-3, 1e-5, 1e-8):
         expected = theirs.get_epsilon_for_delta(delta)
         dearer = 1e-6 + rounding(count) / delta
@@ -36,7 +42,7 @@ def test_the_library_composes_to_the_same_and_never_to_more(event, count):
 
 @pytest.mark.parametrize("event", [*TYPICAL, PoissonGaussian(0.8, 0.004)], ids=str)
 def test_masses_are_the_library_s_without_its_rounding(event):
-    pld = accounting._step_pld(event, accounting._interval(event))
+    pld = own_pld(event)
     for step, pmf in zip(steps_of(pld), (pld._pmf_remove, pld._pmf_add), strict=False):
         dense = pmf.to_dense_pmf()
         assert 1 - 1e-14 < step.masses.sum() + dense._infinity_mass < 1 + 1e-11
@@ -101,7 +107,7 @@ def test_a_delta_that_is_reached_on_a_plateau_is_not_taken_for_one_that_is_never
 
 
 def test_the_test_above_would_notice_a_window_that_forgets_what_lies_above_it():
-    (step,) = steps_of(accounting._step_pld(Gaussian(1.0), 0.01))
+    (step,) = steps_of(pricing_of(Gaussian(1.0)).pld(0.01))
     total = Composition(0.01, -512, 1024)  # losses up to 5.12, where 20 releases lie around 10
     for _ in range(20):
         total = total.plus(step, 1)
@@ -118,7 +124,7 @@ def test_rounding_stays_within_what_is_paid_for_it(event, count):
     """The same spectra in extended precision: what double precision loses is less than a third of its allowance."""
     from scipy import fft
 
-    step = steps_of(accounting._step_pld(event, accounting._interval(event)))[0]
+    step = steps_of(own_pld(event))[0]
     total = Composition.of([(step, count)])
     places = (step.first + np.arange(len(step.masses))) % total.points
     wrapped = np.zeros(total.points, dtype=np.longdouble)
@@ -154,7 +160,7 @@ def test_round_by_round_is_all_at_once_and_never_falls(event):
 def test_a_long_run_describes_its_release_once_and_seldom_lays_out_a_window(monkeypatch):
     """What a round costs, counted and not timed."""
     calls = {"release": 0, "window": 0}
-    describe, lay_out = accounting._step_pld, Composition.of.__func__
+    describe, lay_out = accounting.steps_of, Composition.of.__func__
 
     def counted(kind, function):
         def call(*args):
@@ -163,7 +169,7 @@ def test_a_long_run_describes_its_release_once_and_seldom_lays_out_a_window(monk
 
         return call
 
-    monkeypatch.setattr(accounting, "_step_pld", counted("release", describe))
+    monkeypatch.setattr(accounting, "steps_of", counted("release", describe))
     monkeypatch.setattr(Composition, "of", classmethod(counted("window", lay_out)))
     loss = PrivacyLoss()
     for _ in range(1000):
@@ -205,12 +211,12 @@ def test_a_twin_goes_its_own_way():
 def test_releases_that_are_all_different_compose_as_the_library_says():
     """A noise multiplier of its own for every round, and a release without sampling among them."""
     events = [PoissonGaussian(2.0 - 0.05 * k, 0.2) for k in range(20)] + [Gaussian(6.0)]
-    interval = min(map(accounting._interval, events))
+    interval = min(pricing_of(event).interval for event in events)
     loss, theirs = PrivacyLoss(), None
     for event in events:
         loss.add(event)
         loss.epsilon(1e-5)
-        step = accounting._step_pld(event, interval)
+        step = pricing_of(event).pld(interval)
         theirs = step if theirs is None else theirs.compose(step)
     expected = theirs.get_epsilon_for_delta(1e-5)
     assert expected * (1 - 1e-8) <= loss.epsilon(1e-5) <= expected * (1 + 1e-5)
@@ -221,5 +227,5 @@ def test_tiny_losses_in_a_narrow_window_are_not_underestimated(noise, delta):
     """Terms of the size 1 / (interval * points) cancel there, and what rounding leaves of them has to be paid for."""
     loss = PrivacyLoss()
     loss.add(Gaussian(noise))
-    library = accounting._step_pld(Gaussian(noise), accounting._interval(Gaussian(noise)))
+    library = own_pld(Gaussian(noise))
     assert loss.epsilon(delta) >= library.get_epsilon_for_delta(delta) * (1 - 1e-12)

@@ -20,11 +20,10 @@ from cloister.privacy.events import (
     Gaussian,
     PoissonGaussian,
     Relation,
-    common_relation,
     from_json,
-    protects,
     to_json,
 )
+from cloister.privacy.pricing import common_relation, pricing_of
 
 SPAN = 400  # the explicit laws live on -SPAN .. SPAN
 EMNIST = {"clip": 0.03, "shares": 100, "dimension": 2**20, "bits": 16}
@@ -148,7 +147,7 @@ def test_calibration_and_the_ledgers_way_of_adding_up():
 def test_what_nothing_is_proven_of_costs_infinity():
     assert epsilon_of(DiscreteGaussianSum(0.2, 5, 1.0, 1, 0.1), 1, 1e-5) == math.inf
     assert epsilon_of(DiscreteGaussianSum(0.0, 5, 1.0, 1, 0.1), 1, 1e-5) == math.inf
-    assert not protects(DiscreteGaussianSum(0.0, 5, 1.0, 1))
+    assert not pricing_of(DiscreteGaussianSum(0.0, 5, 1.0, 1)).protects
     assert math.isfinite(epsilon_of(DiscreteGaussianSum(0.2, 1, 1.0, 1), 1, 1e-5)), "one discrete Gaussian is exact"
 
 

@@ -11,9 +11,10 @@ from cloister.errors import CloisterError, expect
 from cloister.federation import account_of
 from cloister.joints import Method
 from cloister.privacy.calibrate import Cost, calibrate
-from cloister.privacy.events import BinomialSum, Event
+from cloister.privacy.events import Event
 from cloister.privacy.filters import best_order, filtered_epsilon
 from cloister.privacy.ledger import Bill, Budget
+from cloister.privacy.pricing import pricing_of
 from cloister.privacy.wording import large_delta
 
 Target = float | Sequence[float] | None
@@ -163,7 +164,7 @@ def _expect_priced(method: Method, people: People, targets: list[float] | None) 
             f"{max(targets):g}: a sample that lies with several of them has one budget, so give one epsilon, or use a "
             "disjoint partition."
         )
-    coins = any(isinstance(people.bill(method, 1.0, n).event, BinomialSum) for n in people.sizes[:1] if n)
+    coins = any(not pricing_of(people.bill(method, 1.0, n).event).has_rdp for n in people.sizes[:1] if n)
     if coins and people.overlap and people.differ(method):
         raise CloisterError(
             f"Expected clients that have no sample in common for {method.name}, or are all alike and always come, "

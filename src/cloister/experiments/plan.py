@@ -18,7 +18,8 @@ from cloister.privacy.accounting import PrivacyLoss
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.calibrate import calibrate
 from cloister.privacy.certificate import STRICT_DELTA, deltas_beside
-from cloister.privacy.events import Event, FixedSizeGaussian, Gaussian, PoissonGaussian, relation_of
+from cloister.privacy.events import Event, FixedSizeGaussian, Gaussian, PoissonGaussian
+from cloister.privacy.pricing import relation_of
 from cloister.privacy.wording import large_delta
 
 

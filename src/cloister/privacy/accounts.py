@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cloister.privacy.accounting import PrivacyLoss, rdp_epsilon, rdp_of, worth_of
-from cloister.privacy.events import Covered, Event
+from cloister.privacy.events import Event
 from cloister.privacy.filters import FilteredLoss, epsilon_at, room_at
 from cloister.privacy.ledger import Budget, Ledger
+from cloister.privacy.pricing import pricing_of
 
 
 @dataclass
@@ -26,7 +27,7 @@ class Account:
     @property
     def releases(self) -> int:
         """How many releases were paid for."""
-        return sum(count for event, count in self.events.items() if not isinstance(event, Covered))
+        return sum(count for event, count in self.events.items() if not pricing_of(event).free)
 
     def loss(self, filtered: bool = True) -> PrivacyLoss | FilteredLoss:
         """All of them together: by the filter that they went through, if they did and it is asked for."""

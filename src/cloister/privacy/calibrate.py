@@ -10,8 +10,9 @@ from scipy.optimize import brentq
 from cloister.errors import CannotPrice, CloisterError
 from cloister.privacy.accounting import Accountant
 from cloister.privacy.accounting import epsilon as epsilon_of
-from cloister.privacy.events import BinomialSum, Event
+from cloister.privacy.events import Event
 from cloister.privacy.ledger import Budget
+from cloister.privacy.pricing import pricing_of
 
 MOST_NOISE = 1e5
 LEAST_NOISE = 1e-2
@@ -54,7 +55,7 @@ def calibrate(
         try:
             cost = price(released, rounds, delta) if price else epsilon_of(released, rounds, strict_delta, accountant)
         except CannotPrice:
-            if not isinstance(released, BinomialSum):
+            if not pricing_of(released).more_noise_helps:
                 raise
             cost = math.inf  # so few coins have no price; more of them do
         return math.log(min(max(cost, 1e-9), 1e9) / (target.epsilon * _MARGIN))

@@ -14,8 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from cloister.privacy.accounts import Account, Spending, accounts_of
-from cloister.privacy.events import DiscreteGaussianSum, Priced, Relation, common_relation, from_json, protects
+from cloister.privacy.events import Relation, from_json
 from cloister.privacy.ledger import Ledger
+from cloister.privacy.pricing import common_relation, pricing_of
 from cloister.privacy.published import CLAIMS
 from cloister.privacy.wording import not_covered, priced_as, text
 
@@ -90,24 +91,24 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
     unit, method = description["method"]["unit"], description["method"]
     accounts = accounts_of(ledger)
     spending = Spending(accounts, description["task"].get("copies", 1), description.get("adaptive_noise", True))
-    worst, events = spending.worst, list(spending.worst.events)
+    worst = spending.worst
     everything = {event for account in accounts.values() for event in account.events}
-    private = all(map(protects, everything)) and math.isfinite(spending.certified(0.5))
+    private = all(pricing_of(event).protects for event in everything) and math.isfinite(spending.certified(0.5))
     own = description["delta"] or STRICT_DELTA
     budgets = [account.budget for account in accounts.values() if account.budget is not None]
     words = _SAMPLE if unit == "sample" else _WHOLE
     return Certificate(
         unit=unit,
-        relation=description["neighbours"] or words[common_relation(list(everything))].format(unit=unit),
+        relation=description["neighbours"] or words[common_relation(everything)].format(unit=unit),
         private=private,
-        released=_released(method["released"], private, bool(events)),
+        released=_released(method["released"], private, bool(worst.events)),
         trusted=description["trust"],
         randomness=description["randomness"],
         sampling_executed=_executed(description),
         sampling_priced=priced_as(worst.events, "lots" if description["lots"] else "cohorts"),
         clip=_finite(description["bound_l2"]),
         clip_taken_for=description["bound_taken_for"],
-        pld=not any(isinstance(event, DiscreteGaussianSum) for event in events),
+        pld=all(pricing_of(event).has_pld for event in worst.events),
         noise_multiplier=method["mechanism"]["noise_multiplier"],
         noise_multipliers=description["noise_multipliers"],
         noise_place=method["mechanism"]["place"],
@@ -172,12 +173,11 @@ def _schedule(claim: Mapping[str, Any], account: Account, description: Mapping[s
     noise = claim["noise_multiplier"]
     if "event" not in claim:
         return [(noise, len(account.rounds))] if account.rounds else []
-    first, copies = from_json(claim["event"]), description["task"].get("copies", 1)
-    return [
-        (noise * event.noise_multiplier / first.noise_multiplier, count // copies)
-        for event, count in account.events.items()
-        if isinstance(event, Priced) and isinstance(first, Priced)
-    ]
+    first, copies = pricing_of(from_json(claim["event"])).noise_multiplier, description["task"].get("copies", 1)
+    if first is None:
+        return []
+    executed = [(pricing_of(event).noise_multiplier, count) for event, count in account.events.items()]
+    return [(noise * found / first, count // copies) for found, count in executed if found is not None]
 
 
 def _released(noisy: str, private: bool, anything: bool) -> str:

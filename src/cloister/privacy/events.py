@@ -1,8 +1,8 @@
 """What was released, in words that can be written down and priced later.
 
 An event says how much noise covered one unit's contribution and how the cohort was drawn. It says nothing
-about epsilon: that is the accountant's business (`accounting.py`), and may be computed again, by anybody,
-from the ledger alone.
+about epsilon: that is the accountant's business (`pricing.py`, `accounting.py`), and may be computed again, by
+anybody, from the ledger alone.
 
 `noise_multiplier` is everywhere the standard deviation of the noise divided by the bound on ONE unit's
 contribution to the released sum. Where the neighbouring relation replaces a unit, the sum can move by twice
@@ -13,13 +13,12 @@ that bound; the accountant knows, the event does not change. Where a replaced un
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from cloister.errors import (
     LEAST,
-    CannotPrice,
     CloisterError,
     expect,
     expect_count,
@@ -38,7 +37,19 @@ class Relation(StrEnum):
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Event:
+    """What was released to a unit. Every class below is a kind of event, with a name of its own in files."""
+
+    kind: ClassVar[str]
+    kinds: ClassVar[dict[str, type[Event]]] = {}
+
+    def __init_subclass__(cls, kind: str) -> None:
+        cls.kind = kind
+        Event.kinds[kind] = cls
+
+
+@dataclass(frozen=True)
+class Gaussian(Event, kind="gaussian"):
     """A sum over every unit, plus Gaussian noise. Multiplier zero means no protection at all."""
 
     noise_multiplier: float
@@ -48,7 +59,7 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
-class PoissonGaussian:
+class PoissonGaussian(Event, kind="poisson_gaussian"):
     """The same over a secret cohort that each unit joins independently with probability `rate`."""
 
     noise_multiplier: float
@@ -61,7 +72,7 @@ class PoissonGaussian:
 
 
 @dataclass(frozen=True)
-class FixedSizeGaussian:
+class FixedSizeGaussian(Event, kind="fixed_size_gaussian"):
     """The same over a secret cohort of exactly `size` units out of `population`, all subsets equally likely."""
 
     noise_multiplier: float
@@ -75,7 +86,7 @@ class FixedSizeGaussian:
 
 
 @dataclass(frozen=True)
-class DiscreteGaussianSum:
+class DiscreteGaussianSum(Event, kind="discrete_gaussian_sum"):
     """A modular sum of integer vectors under `shares` exact discrete Gaussians, each with parameter `scale`.
 
     Scale and `l2`, the bound on one unit's integer vector (after rounding), are in units of the grid. `dimension`
@@ -105,7 +116,7 @@ class DiscreteGaussianSum:
 
 
 @dataclass(frozen=True)
-class BinomialSum:
+class BinomialSum(Event, kind="binomial_sum"):
     """Whole numbers of `levels` values in each of `dimension` coordinates (padding included), under tossed coins.
 
     A real vector is cut off at +-`range`, rounded at random to one of `levels` equally spaced points in every
@@ -140,86 +151,42 @@ class BinomialSum:
 
 
 @dataclass(frozen=True)
-class Covered:
+class Covered(Event, kind="covered"):
     """A release to units that another event has paid for: in a cycle, each takes part in one round alone."""
 
 
 @dataclass(frozen=True)
-class NonPrivate:
+class NonPrivate(Event, kind="non_private"):
     """A release without any protection: epsilon is infinite."""
 
 
 @dataclass(frozen=True)
-class Unpriced:
+class Unpriced(Event, kind="unpriced"):
     """A release whose privacy nobody has proven; a ledger refuses it."""
 
     reason: str
 
 
-Priced = Gaussian | PoissonGaussian | FixedSizeGaussian | DiscreteGaussianSum | BinomialSum
-"""What has a noise multiplier."""
-
-Event = (
-    Gaussian | PoissonGaussian | FixedSizeGaussian | DiscreteGaussianSum | BinomialSum | Covered | NonPrivate | Unpriced
-)
-
-_KINDS: dict[str, type] = {
-    "gaussian": Gaussian,
-    "poisson_gaussian": PoissonGaussian,
-    "fixed_size_gaussian": FixedSizeGaussian,
-    "discrete_gaussian_sum": DiscreteGaussianSum,
-    "binomial_sum": BinomialSum,
-    "covered": Covered,
-    "non_private": NonPrivate,
-    "unpriced": Unpriced,
-}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
-
-
-def relation_of(event: Event) -> Relation | None:
-    """The relation under which an event is priced, or None where it says nothing about one."""
-    if isinstance(event, (FixedSizeGaussian, BinomialSum)):
-        return Relation.REPLACE
-    if isinstance(event, (Gaussian, PoissonGaussian, DiscreteGaussianSum)):
-        return Relation.ADD_REMOVE
-    return None
-
-
-def common_relation(events: list[Event]) -> Relation:
-    """The one relation that all events of a ledger share; refused where there is none."""
-    relations = {relation for relation in map(relation_of, events) if relation is not None}
-    if len(relations) > 1:
-        raise CannotPrice(
-            "Expected one way of drawing cohorts in a ledger, found Poisson (add or remove one) beside fixed "
-            "size (replace one): their epsilons speak of different neighbours, so use one of them throughout."
-        )
-    return relations.pop() if relations else Relation.ADD_REMOVE
-
-
-def protects(event: Event) -> bool:
-    """Whether the event hides anything: noise of a positive scale, drawn in a way that has a price."""
-    if isinstance(event, Covered):
-        return True
-    return not isinstance(event, (NonPrivate, Unpriced)) and event.noise_multiplier > 0
-
-
 def to_json(event: Event) -> dict[str, Any]:
-    """The event as a flat JSON object.
+    """The event as a flat JSON object. Events that are equal are written alike: 1 as 1.0 where a real number is meant.
 
-    >>> to_json(PoissonGaussian(1.5, 0.1))
-    {'kind': 'poisson_gaussian', 'noise_multiplier': 1.5, 'rate': 0.1}
+    >>> to_json(PoissonGaussian(1, 0.1))
+    {'kind': 'poisson_gaussian', 'noise_multiplier': 1.0, 'rate': 0.1}
     """
-    return {"kind": _NAMES[type(event)], **asdict(event)}
+    found: dict[str, Any] = {"kind": event.kind}
+    for part in fields(event):
+        value = getattr(event, part.name)
+        found[part.name] = float(value) if part.type == "float" else value
+    return found
 
 
-def from_json(fields: dict[str, Any]) -> Event:
+def from_json(content: dict[str, Any]) -> Event:
     """The inverse of `to_json`."""
-    rest = dict(fields)
-    kind = _KINDS.get(rest.pop("kind", None))
+    rest = dict(content)
+    kind = Event.kinds.get(rest.pop("kind", None))
     if kind is None:
         raise CloisterError(
-            f"Expected an event of kind {', '.join(_KINDS)}, found {fields!r}: "
+            f"Expected an event of kind {', '.join(Event.kinds)}, found {content!r}: "
             "the ledger was written by something else or by a newer version."
         )
-    event: Event = kind(**rest)
-    return event
+    return kind(**rest)

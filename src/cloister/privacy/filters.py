@@ -13,8 +13,9 @@ import math
 from functools import lru_cache
 
 from cloister.errors import CannotPrice
-from cloister.privacy.accounting import RDP_ORDERS, Accountant, rdp_at
-from cloister.privacy.events import Covered, Event, NonPrivate, Unpriced
+from cloister.privacy.accounting import RDP_ORDERS, Accountant
+from cloister.privacy.events import Event
+from cloister.privacy.pricing import pricing_of
 
 
 class FilteredLoss:
@@ -26,10 +27,10 @@ class FilteredLoss:
 
     def add(self, event: Event, count: int = 1) -> None:
         """Compose `count` more releases of the event; refuses what has no price."""
-        if isinstance(event, Unpriced):
-            raise CannotPrice(f"Expected a cohort and a mechanism with a known price, found none: {event.reason}.")
-        if not isinstance(event, Covered):
-            self.spent += count * _divergence(event, self.order)
+        refusal = pricing_of(event).refusal
+        if refusal is not None:
+            raise CannotPrice(refusal)
+        self.spent += count * _divergence(event, self.order)
 
     def copy(self) -> FilteredLoss:
         """An independent continuation."""
@@ -72,6 +73,4 @@ def filtered_epsilon(event: Event, count: int, delta: float, order: int | None =
 
 @lru_cache(maxsize=2**16)
 def _divergence(event: Event, order: int) -> float:
-    if isinstance(event, NonPrivate) or getattr(event, "noise_multiplier", 1.0) == 0:
-        return float("inf")
-    return float(rdp_at(event, (order,))[0])
+    return float(pricing_of(event).rdp((order,))[0])

@@ -8,16 +8,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from cloister.privacy.events import (
-    BinomialSum,
-    Covered,
-    DiscreteGaussianSum,
-    Event,
-    FixedSizeGaussian,
-    Gaussian,
-    NonPrivate,
-    PoissonGaussian,
-)
+from cloister.privacy.events import Event
+from cloister.privacy.pricing import pricing_of
 
 if TYPE_CHECKING:
     from cloister.privacy.certificate import Certificate
@@ -28,43 +20,13 @@ _MANY = 4
 
 def priced_as(events: Counter[Event], drawn: str) -> list[str]:
     """What was charged, a line for each kind of release. `drawn` is what is drawn: cohorts, or lots."""
+    records = [pricing_of(event) for event in events]
     if len(events) <= _MANY:
-        return [_priced_as(event, count, drawn) for event, count in events.items()]
-    noises = [event.noise_multiplier for event in events if isinstance(event, (PoissonGaussian, FixedSizeGaussian))]
-    first = next(iter(events))
-    whole = _priced_as(first, events.total(), drawn)
+        return [f"{count} x {r.words(drawn)}" for r, count in zip(records, events.values(), strict=True)]
+    noises = [record.noise_multiplier for record in records if record.noise_multiplier is not None]
+    whole = f"{events.total()} x {records[0].words(drawn)}"
     between = f"noise multipliers from {min(noises):.6g} to {max(noises):.6g}" if noises else "various noise"
-    return [whole.replace(f"noise multiplier {getattr(first, 'noise_multiplier', 0):.6g}", between)]
-
-
-def _priced_as(event: Event, count: int, drawn: str) -> str:
-    times = f"{count} x "
-    if isinstance(event, PoissonGaussian):
-        return f"{times}Poisson {drawn}, rate {event.rate:g}, noise multiplier {event.noise_multiplier:.6g}"
-    if isinstance(event, FixedSizeGaussian):
-        return (
-            f"{times}uniform {drawn} of exactly {event.size} of {event.population}, noise multiplier "
-            f"{event.noise_multiplier:.6g} of half the distance that a replacement can move the sum (at most twice the "
-            "clip)"
-        )
-    if isinstance(event, Gaussian):
-        noise = f"noise multiplier {event.noise_multiplier:.6g}"
-        return f"{times}one release to each who takes part, {noise}, no amplification"
-    if isinstance(event, DiscreteGaussianSum):
-        return (
-            f"{times}{'everyone' if event.rate == 1 else f'Poisson cohorts, rate {event.rate:g}'}, {event.shares} "
-            f"discrete Gaussians of scale {event.scale:.6g} in the modular sum of {event.dimension} coordinates, noise "
-            f"multiplier {event.noise_multiplier:.6g} after rounding"
-        )
-    if isinstance(event, BinomialSum):
-        return (
-            f"{times}{drawn} of a share {event.rate:g}, drawn without replacement, Bin({event.trials}, 1/2) on "
-            f"{event.levels} levels within +-{event.range:g} in {event.dimension} coordinates, a replaced sample "
-            f"moving the vector by {2 * event.clip:g}, {2 * event.step_delta:g} set aside in a step"
-        )
-    if isinstance(event, Covered):
-        return f"{times}rounds of a cycle that was paid for when it began"
-    return f"{times}{'without noise: no guarantee' if isinstance(event, NonPrivate) else event}"
+    return [whole.replace(f"noise multiplier {records[0].noise_multiplier or 0:.6g}", between)]
 
 
 def not_covered(description: Mapping[str, Any], delta: float, private: bool) -> list[str]:
