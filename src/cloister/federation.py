@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -54,7 +55,7 @@ class Federation:
         """The bound on any client's message."""
         return self.method.transform.bound(Bound(), self.problem.layout)
 
-    @property
+    @cached_property
     def event(self) -> Event:
         """What is charged for one release."""
         return event_of(self.method, self.cohort, self.problem.layout, self.population.clients)

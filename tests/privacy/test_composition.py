@@ -182,6 +182,18 @@ def test_a_long_run_describes_its_release_once_and_seldom_lays_out_a_window(monk
     assert all(len(total._frequencies) < 500 for total in loss._composed)
 
 
+@pytest.mark.parametrize("event", TYPICAL, ids=str)
+def test_one_that_grows_lays_out_a_window_once_for_dozens_of_releases(event, monkeypatch):
+    expected = {count: epsilon(event, count, 1e-5) for count in (1, 2, 60)}
+    loss = PrivacyLoss(growing=True)
+    for count in range(1, 61):
+        loss = loss.copy()
+        loss.add(event)
+        now = loss.epsilon(1e-5)
+        assert now == pytest.approx(expected.get(count, now), rel=1e-7)
+        monkeypatch.setattr(Composition, "of", None)  # a second window would be an error
+
+
 def test_what_needs_too_wide_a_window_is_left_to_rdp(monkeypatch):
     event, loss = PoissonGaussian(1.5, 0.25), PrivacyLoss()
     loss.add(event, 10)

@@ -46,9 +46,10 @@ from cloister.errors import (
     expect_positive,
 )
 from cloister.privacy.accounting import Accountant, PrivacyLoss
-from cloister.privacy.events import Event, from_json, to_json
+from cloister.privacy.events import Event, from_json
 from cloister.privacy.filters import FilteredLoss
 from cloister.privacy.ledger_file import SealedLines, open_locked, read_sealed, sealed, write_again
+from cloister.privacy.pricing import pricing_of
 
 _FORMAT = "cloister ledger 2"
 _KNOWN = (_FORMAT, "cloister ledger 1")  # which had one release to one unit in every line
@@ -161,7 +162,8 @@ class Ledger:
             for unit in content["units"] if "units" in content else [content["unit"]]:
                 before = ledger._loss(unit)
                 if id(before) not in after:
-                    after[id(before)] = _plus(before, bill)
+                    after[id(before)] = before.copy()
+                    after[id(before)].add(bill.event, bill.count)
                 ledger._losses[unit] = after[id(before)]
                 ledger._remember(Entry(unit, content["round"], content["what"], bill.event, bill.count))
         return ledger
@@ -183,14 +185,20 @@ class Ledger:
     ) -> dict[str, str]:
         """Pay every unit's bill of a round, as `charge` does, and return why those are refused that cannot pay."""
         self.settle()  # a line is only ever written below lines that are on the disk
-        groups = self._groups(bills, round, what, repeatable)
-        paying = [group for group in groups if group.refusal is None]
-        self._write_all([_line(group, round, what) for group in paying])
+        paying, lines, refused = [], [], {}
+        for group in self._groups(bills, round, what, repeatable):
+            if group.refusal is not None:
+                refused.update(dict.fromkeys(group.units, group.refusal))
+                continue
+            event, count = pricing_of(group.bill.event).json, group.bill.count
+            lines.append({"units": group.units, "round": round, "what": what, "count": count, "event": event})
+            paying.append(group)
+        self._write_all(lines)
         for group in paying:
             for unit in group.units:
                 self._remember(Entry(unit, round, what, group.bill.event, group.bill.count))
                 self._losses[unit] = group.after
-        return {unit: group.refusal for group in groups if group.refusal is not None for unit in group.units}
+        return refused
 
     def refusals(self, bills: Mapping[str, Bill], *, round: int, what: str = "update", repeatable: bool) -> set[str]:
         """Which units could not pay; nothing is written."""
@@ -211,7 +219,8 @@ class Ledger:
                 alike.setdefault((bill, self.budgets.get(unit), id(self._loss(unit))), []).append(unit)
         groups = []
         for (bill, budget, _), units in alike.items():
-            after = _plus(self._loss(units[0]), bill)
+            after = self._loss(units[0]).copy()
+            after.add(bill.event, bill.count)
             groups.append(_Group(units, bill, after, _refusal(units[0], budget, after, round)))
         return groups
 
@@ -309,11 +318,6 @@ class Ledger:
             raise
 
 
-def _line(group: _Group, round: int, what: str) -> dict[str, Any]:
-    event = to_json(group.bill.event)
-    return {"units": group.units, "round": round, "what": what, "count": group.bill.count, "event": event}
-
-
 @dataclass(frozen=True)
 class _Group:
     """Units that pay together: with what they will have lost, and why they cannot pay, if they cannot."""
@@ -325,13 +329,7 @@ class _Group:
 
 
 def _nothing_lost(order: int | None) -> PrivacyLoss | FilteredLoss:
-    return PrivacyLoss() if order is None else FilteredLoss(order)
-
-
-def _plus(loss: PrivacyLoss | FilteredLoss, bill: Bill) -> PrivacyLoss | FilteredLoss:
-    after = loss.copy()
-    after.add(bill.event, bill.count)
-    return after
+    return PrivacyLoss(growing=True) if order is None else FilteredLoss(order)
 
 
 def _refusal(unit: str, budget: Budget | None, after: PrivacyLoss | FilteredLoss, round: int) -> str | None:
