@@ -43,7 +43,7 @@ def clocked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def watch() -> None:
     """Put clocks around what surrounds a round."""
-    for name in ("charge", "settle", "epsilon"):
+    for name in ("charge", "sync", "epsilon"):
         setattr(Ledger, name, clocked("accounting", getattr(Ledger, name)))
     for owner, name, part in ((RunFolder, "append_metrics", "log"), (training.Training, "_checkpoint", "checkpoints")):
         setattr(owner, name, clocked(part, getattr(owner, name)))

@@ -18,7 +18,7 @@ from cloister.errors import CloisterError
 from cloister.joints import Bound
 from cloister.mechanisms import binomial, coins
 from cloister.mechanisms.coins import heads
-from cloister.privacy.events import BinomialSum, FixedSizeGaussian, Gaussian, PoissonGaussian, Unpriced
+from cloister.privacy.events import BinomialSum, FixedSizeGaussian, Gaussian, PoissonGaussian, Unsupported
 from cloister.streams import Streams
 
 CPU = torch.device("cpu")
@@ -123,7 +123,7 @@ def test_what_is_priced_is_one_message_or_the_sum_of_as_many_as_are_counted_on()
     assert each.price(lot) == BinomialSum(5, 200, 0.1, 0.5, 30_000, 10 / 600, 1e-6), "one of ten in the mean"
     assert each.most_l2 == alone.most_l2, "which is as long as ever"
     for other in (Gaussian(1.0), PoissonGaussian(1.0, 0.1)):
-        assert isinstance(alone.price(other), Unpriced)
+        assert isinstance(alone.price(other), Unsupported)
 
 
 def test_who_is_missing_is_stood_in_for_where_others_count_on_the_noise():

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cloister import cohorts, data, gradients, local, mechanisms, methods, models, servers, transforms
     from cloister.cohorts import cyclic, everyone, fixed, poisson
-    from cloister.errors import BudgetExceeded, CannotPrice, CloisterError, Corrupted
+    from cloister.errors import BudgetExceededError, CloisterError, Corrupted, UnsupportedMechanismError
     from cloister.experiments.run import Run, run
     from cloister.joints import Cohort, LocalRule, Mechanism, Method, ServerOptimiser, Transform
     from cloister.privacy.calibrate import calibrate
@@ -28,8 +28,8 @@ __version__ = "0.1.0"
 
 # Where each public name lives.
 _HOMES = {
-    "BudgetExceeded": "errors",
-    "CannotPrice": "errors",
+    "BudgetExceededError": "errors",
+    "UnsupportedMechanismError": "errors",
     "CloisterError": "errors",
     "Corrupted": "errors",
     "Budget": "privacy.ledger",
@@ -52,8 +52,7 @@ _ROOMS = ("cohorts", "data", "gradients", "local", "mechanisms", "methods", "mod
 
 __all__ = [
     "Budget",
-    "BudgetExceeded",
-    "CannotPrice",
+    "BudgetExceededError",
     "CloisterError",
     "Cohort",
     "Corrupted",
@@ -64,6 +63,7 @@ __all__ = [
     "Run",
     "ServerOptimiser",
     "Transform",
+    "UnsupportedMechanismError",
     "calibrate",
     "cohorts",
     "cyclic",

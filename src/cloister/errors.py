@@ -12,11 +12,11 @@ class CloisterError(ValueError):
     """A request that cannot be honoured; the command line prints it in one line and exits with status 2."""
 
 
-class BudgetExceeded(CloisterError):
+class BudgetExceededError(CloisterError):
     """A charge would take a unit beyond its budget; nothing was computed and nothing was written."""
 
 
-class CannotPrice(CloisterError):
+class UnsupportedMechanismError(CloisterError):
     """No proven bound on the privacy loss is known for what was about to be released."""
 
 

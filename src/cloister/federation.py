@@ -18,9 +18,9 @@ from cloister.batches import Population
 from cloister.errors import CloisterError, expect
 from cloister.joints import Bound, Cohort, Here, Method, Problem, Samples, Setting, State
 from cloister.params import Layout
-from cloister.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian, Relation
-from cloister.privacy.ledger import Bill
-from cloister.privacy.pricing import relation_of
+from cloister.privacy.events import Adjacency, Event, Gaussian, NonPrivate, PoissonGaussian
+from cloister.privacy.ledger import Charge
+from cloister.privacy.pricing import adjacency_of
 from cloister.streams import Streams
 
 
@@ -87,13 +87,13 @@ class Federation:
         start, clients = self.method.local.init(w), self.population.clients
         return {n: state[f"kept.{n}"] if f"kept.{n}" in state else start[n].expand(clients, -1) for n in names}
 
-    def bills(self, members: list[int], tempered: float = 1.0) -> dict[str, Bill]:
+    def bills(self, members: list[int], tempered: float = 1.0) -> dict[str, Charge]:
         """What a round costs whom: all clients' one account, or one of each member that has data."""
         if not self.each:
-            return {self.method.unit: Bill(self.event)}
+            return {self.method.unit: Charge(self.event)}
         sizes = self.population.counts
-        found: dict[str, Bill] = {}
-        known: dict[tuple[float, int], Bill] = {}
+        found: dict[str, Charge] = {}
+        known: dict[tuple[float, int], Charge] = {}
         for client in members:
             key = (self.noise_of(client) * tempered, int(sizes[client]))
             if key[1]:
@@ -253,15 +253,15 @@ def _expect_private_steps(method: Method) -> None:
         )
 
 
-def bill_of(method: Method, noise: float, samples: int, copies: int) -> Bill:
+def bill_of(method: Method, noise: float, samples: int, copies: int) -> Charge:
     """What a round costs a sample of a client with so many samples, if it lies with `copies` such clients."""
     batching, private = method.local.batching, method.local.private
     if not noise:
-        return Bill(NonPrivate())
+        return Charge(NonPrivate())
     steps = batching.steps_for(samples) * copies
     if private is not None:
-        return Bill(batching.event(private.worth(noise), samples), steps)
-    return Bill(method.mechanism.price(batching.event(noise, samples)), steps)
+        return Charge(batching.event(private.worth(noise), samples), steps)
+    return Charge(method.mechanism.price(batching.event(noise, samples)), steps)
 
 
 def event_of(method: Method, cohort: Cohort, layout: Layout, clients: int) -> Event:
@@ -274,6 +274,6 @@ def event_of(method: Method, cohort: Cohort, layout: Layout, clients: int) -> Ev
     if method.local_only:  # a message becomes any other, under one share of the noise, and everybody sees whose it is
         return Gaussian(honest * bound.l2 / (bound.replaced * math.sqrt(cohort.expected(clients))))
     event = cohort.event(honest, clients)
-    if relation_of(event) is Relation.REPLACE:  # which is priced as if the sum moved by twice the bound
+    if adjacency_of(event) is Adjacency.REPLACE_ONE:  # which is priced as if the sum moved by twice the bound
         event = cohort.event(honest * 2 * bound.l2 / bound.replaced, clients)
     return method.mechanism.price(event)

@@ -1,7 +1,7 @@
 """One round is a straight line, and this is it.
 
     1 sample     who takes part
-    2 charge     the ledger, before anything is computed; raises BudgetExceeded (on the disk before step 10 returns)
+    2 charge     the ledger, before anything is computed; raises BudgetExceededError (on disk before step 10 returns)
     3 announce   what the clients are told beside the model (a shared mask, a clip)
     4 local      each client's update            \\
     5 encode     clip it, compress it, ...        >  client_round, mapped over the cohort by an engine
@@ -31,12 +31,12 @@ import torch
 from torch import Tensor
 
 from cloister.batches import rows_of
-from cloister.errors import BudgetExceeded, CloisterError
+from cloister.errors import BudgetExceededError, CloisterError
 from cloister.federation import Federation, account_of
 from cloister.joints import Batch, Grad, Phase, State
 from cloister.lots import StepNoise
 from cloister.precision import multiplying
-from cloister.privacy.events import Covered
+from cloister.privacy.events import NoOp
 from cloister.privacy.ledger import Ledger
 from cloister.work import Turn, Work
 
@@ -83,7 +83,7 @@ def run_round(fed: Federation, ledger: Ledger, engine: Engine, round: int, w: Te
     total, decoded = method.transform.decode(total, here, state)
     mean = total / (max(len(paying), 1) if fed.each else fed.denominator)
     w, stepped = method.server.update(w, mean, state, here)
-    ledger.settle()  # the line that paid for this round is on the disk before anything leaves it
+    ledger.sync()  # the line that paid for this round is on the disk before anything leaves it
     kept = {f"kept.{name}": table for name, table in turn.kept.items()}
     state = {**state, **kept, **correlated, **decoded, **stepped}
     return Outcome(w, state, len(paying), rejected, len(cohort) - len(paying))
@@ -99,7 +99,7 @@ def _pay(fed: Federation, ledger: Ledger, round: int, members: Tensor) -> Tensor
     again = not repeatable and ledger.has_paid(unit, round)
     first = round - (round - 1) % cycle
     covered = first < round and not again and ledger.has_paid(unit, first)
-    event = Covered() if covered else fed.event
+    event = NoOp() if covered else fed.event
     ledger.charge(unit, event, round=round, repeatable=repeatable)
     return members
 
@@ -112,7 +112,7 @@ def _pay_each(fed: Federation, ledger: Ledger, round: int, members: Tensor, stat
     if refused and len(refused) == len(bills):
         everybody = fed.bills(list(range(fed.population.clients)), tempered)
         if len(ledger.refusals(everybody, round=round, repeatable=fed.repeatable)) == len(everybody):
-            raise BudgetExceeded(next(iter(refused.values())))
+            raise BudgetExceededError(next(iter(refused.values())))
     stays = [account_of(client) not in refused for client in members.tolist()]
     return members[torch.tensor(stays, dtype=torch.bool)]
 

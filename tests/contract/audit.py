@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cloister.batches import Population
 from cloister.engine import Vectorised
-from cloister.errors import BudgetExceeded
+from cloister.errors import BudgetExceededError
 from cloister.federation import Federation
 from cloister.joints import Transform
 from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian
@@ -117,7 +117,7 @@ def audit_payment(play: Play, fed: Federation, w: Tensor) -> None:
     poor = Witness.create(None, "audit", {fed.method.unit: Budget(1e-6, 1e-9)})
     try:
         play(watched, poor, ENGINE, 1, w, fed.method.init(w))
-    except BudgetExceeded:
+    except BudgetExceededError:
         assert not story, "a refused round computes nothing"
     else:
         raise AssertionError("a round beyond the budget was run")

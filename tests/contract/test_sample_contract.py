@@ -12,7 +12,7 @@ from torch import Tensor
 
 import cloister as cl
 from cloister.engine import Loop, Vectorised
-from cloister.errors import BudgetExceeded, CloisterError
+from cloister.errors import BudgetExceededError, CloisterError
 from cloister.federation import Federation
 from cloister.joints import State
 from cloister.privacy.events import NonPrivate, PoissonGaussian
@@ -147,7 +147,7 @@ def test_a_round_that_nobody_there_can_pay_ends_the_run_and_others_do_not():
     fed, w = audited(AUDITED_STEPS["dp_fed"])
     poor = {f"sample of client {client}": POOR for client in range(len(SIZES))}
     broke = Ledger.create(None, "test", poor)
-    with pytest.raises(BudgetExceeded, match="sample of client"):
+    with pytest.raises(BudgetExceededError, match="sample of client"):
         one_round(fed, w, ledger=broke)
     assert not broke.entries
     rich = Ledger.create(None, "test", dict.fromkeys(list(poor)[:2], POOR))

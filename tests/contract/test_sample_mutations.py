@@ -18,7 +18,7 @@ from torch import Tensor
 import cloister as cl
 from cloister.federation import Federation, account_of
 from cloister.privacy.events import FixedSizeGaussian, PoissonGaussian
-from cloister.privacy.ledger import Bill, Ledger
+from cloister.privacy.ledger import Charge, Ledger
 from cloister.round import Outcome, run_round
 from cloister.streams import fold
 from cloister.work import Turn
@@ -42,7 +42,7 @@ def steps_of(fed: Federation, size: int) -> tuple[int, float]:
     return steps, min(about["batch"], size) if about["lots"] == "fixed" else size / pieces
 
 
-def bill(fed: Federation, client: int, bug: str) -> Bill:
+def bill(fed: Federation, client: int, bug: str) -> Charge:
     size, about = int(fed.population.counts[client]), fed.method.local.settings
     noise, query = fed.noise_of(client), asks(fed)
     worth = noise if not query or bug == "a query that nobody pays" else (noise**-2 + (query * noise) ** -2) ** -0.5
@@ -50,8 +50,8 @@ def bill(fed: Federation, client: int, bug: str) -> Bill:
     if bug == "one step of several is paid for":
         steps = 1
     if about["lots"] == "fixed" and bug != "fixed lots priced as Poisson":
-        return Bill(FixedSizeGaussian(worth, int(lot), size), steps)
-    return Bill(PoissonGaussian(worth, 1 / math.ceil(size / about["batch"])), steps)
+        return Charge(FixedSizeGaussian(worth, int(lot), size), steps)
+    return Charge(PoissonGaussian(worth, 1 / math.ceil(size / about["batch"])), steps)
 
 
 def asks(fed: Federation) -> float:

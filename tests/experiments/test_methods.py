@@ -16,7 +16,7 @@ from cloister.experiments.config import build
 from cloister.experiments.folder import RunFolder
 from cloister.methods import CARDS, CATALOGUE
 from cloister.privacy.accounting import epsilon as epsilon_of
-from cloister.privacy.events import Covered, DiscreteGaussianSum, FixedSizeGaussian, Gaussian, PoissonGaussian
+from cloister.privacy.events import DiscreteGaussianSum, FixedSizeGaussian, Gaussian, NoOp, PoissonGaussian
 from conftest import Killed, killed_in_round
 
 TASK = cl.data.digits(clients=40, public=60)
@@ -126,7 +126,7 @@ def test_a_round_of_a_cycle_that_is_played_again_with_other_noise_is_paid_for(tm
     interrupted(monkeypatch, made("dp_ftrl", noise_multiplier=2.0), tmp_path / "r", at=4, **secure)
     run = go(made("dp_ftrl", noise_multiplier=2.0), folder=tmp_path / "r", resume=True, **secure)
     story = [(e.round, type(e.event)) for e in RunFolder.open(tmp_path / "r").ledger().entries]
-    assert story[:5] == [(1, Gaussian), (2, Covered), (3, Covered), (3, Gaussian), (4, Gaussian)]
+    assert story[:5] == [(1, Gaussian), (2, NoOp), (3, NoOp), (3, Gaussian), (4, Gaussian)]
     assert run.certificate.releases_charged == 4
 
 

@@ -388,16 +388,18 @@ def test_bad_requests_are_refused_before_anything_is_written(tmp_path, monkeypat
 def test_a_cohort_without_a_price_is_refused_before_anything_is_written(tmp_path):
     from dataclasses import replace
 
-    from cloister.privacy.events import Unpriced
+    from cloister.privacy.events import Unsupported
 
-    alphabetical = replace(cl.fixed(5), event=lambda noise, clients: Unpriced("clients take turns in a public order"))
+    alphabetical = replace(
+        cl.fixed(5), event=lambda noise, clients: Unsupported("clients take turns in a public order")
+    )
     for method in (
         cl.methods.dp_fedavg(clip=1.0, steps=1),
         cl.methods.dp_fedavg(clip=1.0, steps=1, noise_multiplier=2.0),
     ):
-        with pytest.raises(cl.CannotPrice, match="public order"):
+        with pytest.raises(cl.UnsupportedMechanismError, match="public order"):
             go(method=method, cohort=alphabetical, folder=tmp_path / "r")
-    with pytest.raises(cl.CannotPrice, match="public order"):
+    with pytest.raises(cl.UnsupportedMechanismError, match="public order"):
         go(method=method, cohort=alphabetical, folder=tmp_path / "r", epsilon=None)
     assert not (tmp_path / "r").exists()
 

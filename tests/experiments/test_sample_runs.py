@@ -22,7 +22,7 @@ from cloister.privacy.accounting import RDP_ORDERS
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.events import FixedSizeGaussian, PoissonGaussian
 from cloister.privacy.filters import epsilon_at, room_at
-from cloister.privacy.ledger import Bill, Budget, Ledger
+from cloister.privacy.ledger import Budget, Charge, Ledger
 from cloister.privacy.published import adap_dp_fl
 from conftest import killed_in_round
 
@@ -247,7 +247,7 @@ def test_with_secure_randomness_a_round_that_is_played_again_is_paid_again(tmp_p
 def test_whoever_had_paid_when_the_lines_of_a_round_were_torn_does_not_pay_again(tmp_path):
     path = tmp_path / "ledger.jsonl"
     budgets = {name(client): Budget(3.0, DELTA, order) for client, order in enumerate((None, None, 8))}
-    bills = {name(client): Bill(PoissonGaussian(1.5 + client, 0.1), 10) for client in range(3)}
+    bills = {name(client): Charge(PoissonGaussian(1.5 + client, 0.1), 10) for client in range(3)}
     ledger = Ledger.create(path, "test", budgets)
     assert ledger.charge_each(bills, round=1, repeatable=True) == {}
     ledger.close()

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from cloister.errors import CannotPrice, CloisterError
+from cloister.errors import CloisterError, UnsupportedMechanismError
 from cloister.privacy.accounting import PrivacyLoss, epsilon
-from cloister.privacy.events import FixedSizeGaussian, Gaussian, NonPrivate, PoissonGaussian, Unpriced
+from cloister.privacy.events import FixedSizeGaussian, Gaussian, NonPrivate, PoissonGaussian, Unsupported
 from cloister.privacy.pricing import pricing_of
 
 
@@ -160,11 +160,11 @@ def test_a_tiny_delta_is_answered_by_rdp():
 
 
 def test_what_has_no_price_is_refused():
-    with pytest.raises(CannotPrice, match="public round number"):
-        PrivacyLoss().add(Unpriced("cohorts follow from the public round number"))
+    with pytest.raises(UnsupportedMechanismError, match="public round number"):
+        PrivacyLoss().add(Unsupported("cohorts follow from the public round number"))
     loss = PrivacyLoss()
     loss.add(PoissonGaussian(1.0, 0.1))
-    with pytest.raises(CannotPrice, match="one way of drawing cohorts"):
+    with pytest.raises(UnsupportedMechanismError, match="one way of drawing cohorts"):
         loss.add(FixedSizeGaussian(1.0, 5, 50))
 
 

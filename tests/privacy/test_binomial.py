@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.signal import fftconvolve
 from scipy.special import gammaln
 
-from cloister.errors import CannotPrice, CloisterError
+from cloister.errors import CloisterError, UnsupportedMechanismError
 from cloister.privacy import accounting, fixed_size
 from cloister.privacy.accounting import PrivacyLoss, best_step_delta
 from cloister.privacy.accounting import epsilon as epsilon_of
@@ -34,14 +34,14 @@ from cloister.privacy.binomial import (
 )
 from cloister.privacy.composition import Composition, steps_of
 from cloister.privacy.events import (
+    Adjacency,
     BinomialSum,
     FixedSizeGaussian,
     PoissonGaussian,
-    Relation,
     from_json,
     to_json,
 )
-from cloister.privacy.pricing import common_relation, pricing_of
+from cloister.privacy.pricing import common_adjacency, pricing_of
 
 MNIST = BinomialSum(levels=17, trials=7114, clip=1.0, range=1.0, dimension=21840, rate=10 / 600, step_delta=2e-5)
 
@@ -144,7 +144,7 @@ def test_the_published_theorem_is_too_small_where_epsilon_is_large():
 def test_the_published_theorem_is_as_others_wrote_it_down():
     """An independent program has 0.63755 here; it takes 7/4 sqrt(2) for the 5/2 of the paper."""
     assert theorem(Moves(1, 1, 1), 2000, 1, 1e-6) == pytest.approx(0.6376, abs=2e-4)
-    with pytest.raises(CannotPrice, match=r"at least 1483 trials for Theorem 1 of cpSGD, found 1482"):
+    with pytest.raises(UnsupportedMechanismError, match=r"at least 1483 trials for Theorem 1 of cpSGD, found 1482"):
         theorem(Moves(1, 1, 1), 1482, 1, 1e-6)
     assert theorem(Moves(1, 1, 1), 1483, 1, 1e-6) < 1
 
@@ -161,7 +161,7 @@ def test_where_the_published_theorem_says_little_this_says_less(trials, levels, 
     event = BinomialSum(levels, trials, 1.0, spread, dimension, 1.0, step_delta)
     try:
         claimed = theorem(published_moves(event), trials, dimension, step_delta)
-    except CannotPrice:
+    except UnsupportedMechanismError:
         return
     if claimed <= 1:
         assert profile(np.array([claimed]), loss(event))[0] <= 3 * step_delta + 1e-12
@@ -354,7 +354,7 @@ def test_other_noise_under_the_same_relation_composes_with_it():
     alone = mixed.epsilon(1e-3)
     mixed.add(FixedSizeGaussian(2.0, 10, 600), 10)
     assert alone < mixed.epsilon(1e-3) < alone + epsilon_of(FixedSizeGaussian(2.0, 10, 600), 10, 1e-4)
-    with pytest.raises(CannotPrice, match="one way of drawing cohorts"):
+    with pytest.raises(UnsupportedMechanismError, match="one way of drawing cohorts"):
         mixed.add(PoissonGaussian(1.0, 0.1))
 
 
@@ -425,12 +425,12 @@ def test_there_is_no_renyi_price():
 def test_too_few_trials_are_refused_with_the_number_that_would_do():
     few = replace(MNIST, trials=70)
     with pytest.raises(
-        CannotPrice, match=r"at least \d+ trials for 17 levels in 21840 coordinates, found 70: "
+        UnsupportedMechanismError, match=r"at least \d+ trials for 17 levels in 21840 coordinates, found 70: "
     ) as said:
         PrivacyLoss().add(few)
     needed = int(str(said.value).split()[3])
     assert loss(replace(few, trials=needed)).rho > 0
-    with pytest.raises(CannotPrice):
+    with pytest.raises(UnsupportedMechanismError):
         loss(replace(few, trials=needed - 1))
     assert best_step_delta(few, 1, 1e-3) > 0, "and to be asked for the best chance is no error"
 
@@ -438,7 +438,7 @@ def test_too_few_trials_are_refused_with_the_number_that_would_do():
 def test_the_event_survives_being_written_down():
     assert from_json(to_json(MNIST)) == MNIST
     assert to_json(MNIST)["kind"] == "binomial_sum"
-    assert common_relation([MNIST]) is Relation.REPLACE
+    assert common_adjacency([MNIST]) is Adjacency.REPLACE_ONE
     assert pricing_of(MNIST).protects
     assert MNIST.noise_multiplier == pytest.approx(math.sqrt(7114) / 16)
     assert trials_for(MNIST.noise_multiplier, 1.0, 1.0, 17) == 7114

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.errors import CannotPrice, CloisterError
+from cloister.errors import CloisterError, UnsupportedMechanismError
 from cloister.privacy.accounting import RDP_ORDERS, PrivacyLoss
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.calibrate import calibrate
 from cloister.privacy.discrete import distance, grid, rdp, rounded_norm
 from cloister.privacy.events import (
+    Adjacency,
     DiscreteGaussianSum,
     FixedSizeGaussian,
     Gaussian,
     PoissonGaussian,
-    Relation,
     from_json,
     to_json,
 )
-from cloister.privacy.pricing import common_relation, pricing_of
+from cloister.privacy.pricing import common_adjacency, pricing_of
 
 SPAN = 400  # the explicit laws live on -SPAN .. SPAN
 EMNIST = {"clip": 0.03, "shares": 100, "dimension": 2**20, "bits": 16}
@@ -140,7 +140,7 @@ def test_calibration_and_the_ledgers_way_of_adding_up():
     assert loss.certified(DELTA) == loss.epsilon(DELTA) == loss.epsilon(DELTA, "rdp") <= 4
     loss.add(Gaussian(50.0))
     assert loss.certified(DELTA) == loss.epsilon(DELTA) > epsilon_of(event(noise), ROUNDS, DELTA)
-    with pytest.raises(CannotPrice, match="one way of drawing cohorts"):
+    with pytest.raises(UnsupportedMechanismError, match="one way of drawing cohorts"):
         loss.add(FixedSizeGaussian(1.0, 1, 10))
 
 
@@ -155,7 +155,7 @@ def test_the_event_survives_being_written_down():
     event = DiscreteGaussianSum(818.25, 100, 4162.5, 2**20, 0.03)
     assert from_json(to_json(event)) == event
     assert to_json(event)["kind"] == "discrete_gaussian_sum"
-    assert common_relation([event]) is Relation.ADD_REMOVE
+    assert common_adjacency([event]) is Adjacency.ADD_OR_REMOVE_ONE
     assert event.noise_multiplier == pytest.approx(10 * 818.25 / 4162.5)
 
 

@@ -47,22 +47,22 @@ def slow_disk(monkeypatch):
     disk.free.set()
 
 
-def test_charge_does_not_wait_for_the_disk_and_settle_does(tmp_path, slow_disk):
+def test_charge_does_not_wait_for_the_disk_and_sync_does(tmp_path, slow_disk):
     path = tmp_path / "ledger.jsonl"
     ledger = make(path)
     disk = slow_disk()
     ledger.charge("client", EVENT, round=1, repeatable=True)
     assert b'"round": 1' in path.read_bytes(), "written before anything is computed"
     assert disk.synced == 0
-    settled = threading.Thread(target=ledger.settle)
-    settled.start()
-    settled.join(timeout=0.2)
-    assert settled.is_alive(), "settle returned although the line was not on the disk"
+    synced = threading.Thread(target=ledger.sync)
+    synced.start()
+    synced.join(timeout=0.2)
+    assert synced.is_alive(), "sync returned although the line was not on the disk"
     disk.free.set()
-    settled.join(timeout=PATIENCE)
-    assert not settled.is_alive()
+    synced.join(timeout=PATIENCE)
+    assert not synced.is_alive()
     assert disk.synced == 1
-    ledger.settle()
+    ledger.sync()
     assert disk.synced == 1, "nothing was written since"
 
 
@@ -93,7 +93,7 @@ def test_whatever_relies_on_the_last_line_waits_for_it(tmp_path, slow_disk, wait
 def failing(path, patch) -> Ledger:
     """A ledger whose third line was written and did not reach the disk."""
     ledger, disk = make(path, rounds=1), Disk(fails=True)
-    ledger.settle()
+    ledger.sync()
     disk.free.set()
     with patch.context() as during:
         during.setattr("cloister.privacy.ledger.os.fsync", disk.fsync)
@@ -101,7 +101,7 @@ def failing(path, patch) -> Ledger:
         with pytest.raises(
             CloisterError, match=r"ledger.jsonl to reach the disk, found .*Input/output.*resume"
         ) as found:
-            ledger.settle()
+            ledger.sync()
     assert isinstance(found.value.__cause__, OSError)
     return ledger
 
@@ -109,7 +109,7 @@ def failing(path, patch) -> Ledger:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda ledger: ledger.settle(),
+        lambda ledger: ledger.sync(),
         lambda ledger: ledger.charge("client", EVENT, round=2, repeatable=True),
         lambda ledger: ledger.charge("client", EVENT, round=3, repeatable=False),
         lambda ledger: ledger.epsilon("client", 1e-3),
@@ -167,14 +167,14 @@ from cloister.privacy.ledger import Ledger
 
 ledger = Ledger.create(Path(sys.argv[1]), "s", {})
 ledger.charge("client", PoissonGaussian(2.0, 0.3), round=1, repeatable=False)
-ledger.settle()
+ledger.sync()
 os.fsync = lambda descriptor: threading.Event().wait()
 ledger.charge("client", PoissonGaussian(2.0, 0.3), round=2, repeatable=False)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_process_killed_before_it_settled_has_paid(tmp_path):
+def test_a_process_killed_before_it_synced_has_paid(tmp_path):
     path = tmp_path / "ledger.jsonl"
     assert subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False).returncode == -signal.SIGKILL
     assert [entry.round for entry in Ledger.open(path).entries] == [1, 2]
@@ -183,7 +183,7 @@ def test_a_process_killed_before_it_settled_has_paid(tmp_path):
 def test_without_a_file_there_is_nothing_to_wait_for(slow_disk):
     slow_disk()
     ledger = make(None, rounds=2)
-    ledger.settle()
+    ledger.sync()
     assert ledger.seal == ledger.seals[-1]
     ledger.close()
 

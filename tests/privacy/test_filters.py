@@ -10,10 +10,10 @@ from dp_accounting.rdp import RdpAccountant, compute_epsilon
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.errors import BudgetExceeded, CannotPrice, CloisterError
-from cloister.privacy.events import Covered, FixedSizeGaussian, Gaussian, NonPrivate, PoissonGaussian, Unpriced
+from cloister.errors import BudgetExceededError, CloisterError, UnsupportedMechanismError
+from cloister.privacy.events import FixedSizeGaussian, Gaussian, NonPrivate, NoOp, PoissonGaussian, Unsupported
 from cloister.privacy.filters import FilteredLoss, best_order, epsilon_at, filtered_epsilon, room_at
-from cloister.privacy.ledger import Bill, Budget, Ledger
+from cloister.privacy.ledger import Budget, Charge, Ledger
 
 EVENTS = [PoissonGaussian(1.3, 0.05), PoissonGaussian(0.7, 1.0), Gaussian(2.0), FixedSizeGaussian(3.0, 5, 60)]
 
@@ -36,7 +36,7 @@ def test_a_filter_adds_up_the_divergences_of_one_order(event, order):
     loss = FilteredLoss(order)
     for count in (3, 4):
         loss.add(event, count)
-    loss.add(Covered())
+    loss.add(NoOp())
     assert loss.spent == pytest.approx(7 * divergence(event, order), rel=1e-9)
     assert loss.epsilon(1e-5) == pytest.approx(compute_epsilon([order], [loss.spent], 1e-5)[0], rel=1e-12)
 
@@ -67,8 +67,8 @@ def test_the_order_is_the_cheapest_of_all_for_what_is_planned(count):
 
 def test_what_has_no_price_is_refused_and_what_has_no_noise_is_infinite():
     loss = FilteredLoss(8)
-    with pytest.raises(CannotPrice):
-        loss.add(Unpriced("nobody knows"))
+    with pytest.raises(UnsupportedMechanismError):
+        loss.add(Unsupported("nobody knows"))
     for event in (NonPrivate(), PoissonGaussian(0.0, 0.5)):
         bare = FilteredLoss(8)
         bare.add(event)
@@ -92,7 +92,7 @@ def test_no_charge_takes_the_sum_beyond_its_room(story, order, epsilon):
         after = spent + count * divergence(event, order)
         fits = compute_epsilon([order], [after], 1e-5)[0] <= epsilon
         assert fits == (after <= room * (1 + 1e-12)) or after < 1e-9
-        refused = ledger.charge_each({"me": Bill(event, count)}, round=number, repeatable=True)
+        refused = ledger.charge_each({"me": Charge(event, count)}, round=number, repeatable=True)
         assert bool(refused) is not fits
         spent = after if fits else spent
     assert ledger.epsilon("me", 1e-5) <= epsilon
@@ -106,5 +106,5 @@ def test_a_filter_outlives_its_process(tmp_path):
     again = Ledger.open(path)
     assert again.budgets["me"].order == 6
     assert again.epsilon("me", 1e-5) == ledger.epsilon("me", 1e-5)
-    with pytest.raises(BudgetExceeded, match="for me"):
+    with pytest.raises(BudgetExceededError, match="for me"):
         again.charge("me", event, round=2, count=4000, repeatable=True)

@@ -6,14 +6,14 @@ import os
 
 import pytest
 
-from cloister.errors import BudgetExceeded, CannotPrice, CloisterError, Corrupted
+from cloister.errors import BudgetExceededError, CloisterError, Corrupted, UnsupportedMechanismError
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.events import (
     FixedSizeGaussian,
     Gaussian,
     NonPrivate,
     PoissonGaussian,
-    Unpriced,
+    Unsupported,
     from_json,
     to_json,
 )
@@ -63,7 +63,7 @@ def test_every_charge_is_synced_to_the_disk(tmp_path, monkeypatch):
         "cloister.privacy.ledger.os.fsync", lambda descriptor: synced.append((tmp_path / "ledger.jsonl").read_bytes())
     )
     ledger.charge("client", EVENT, round=1, repeatable=True)
-    ledger.settle()
+    ledger.sync()
     assert len(synced) == 1
     assert b'"round": 1' in synced[0], "the line was written before it was synced"
 
@@ -72,7 +72,7 @@ def test_a_charge_beyond_the_budget_is_refused_and_leaves_no_trace(tmp_path):
     path = tmp_path / "ledger.jsonl"
     ledger = make(path, budget=spent(4) + 1e-9, rounds=4)
     before = path.read_bytes()
-    with pytest.raises(BudgetExceeded, match="after round 5"):
+    with pytest.raises(BudgetExceededError, match="after round 5"):
         ledger.charge("client", EVENT, round=5, repeatable=True)
     assert path.read_bytes() == before
     assert ledger.epsilon("client", 1e-3) == pytest.approx(spent(4), rel=1e-6)
@@ -82,14 +82,14 @@ def test_budgets_are_per_unit():
     ledger = Ledger.create(None, "s", {"a": Budget(spent(1) + 1e-9, 1e-3), "b": Budget(spent(3), 1e-3)})
     ledger.charge("a", EVENT, round=1, repeatable=True)
     ledger.charge("b", EVENT, round=1, repeatable=True)
-    with pytest.raises(BudgetExceeded, match="for a"):
+    with pytest.raises(BudgetExceededError, match="for a"):
         ledger.charge("a", EVENT, round=2, repeatable=True)
     ledger.charge("b", EVENT, round=2, repeatable=True)
 
 
 def test_a_non_private_release_exceeds_every_budget():
     ledger = Ledger.create(None, "s", {"client": Budget(1000.0, 1e-3)})
-    with pytest.raises(BudgetExceeded):
+    with pytest.raises(BudgetExceededError):
         ledger.charge("client", NonPrivate(), round=1, repeatable=True)
     free = Ledger.create(None, "s", {})
     free.charge("client", NonPrivate(), round=1, repeatable=True)
@@ -100,8 +100,8 @@ def test_what_cannot_be_priced_is_refused_and_leaves_no_trace(tmp_path):
     path = tmp_path / "ledger.jsonl"
     ledger = make(path)
     before = path.read_bytes()
-    with pytest.raises(CannotPrice):
-        ledger.charge("client", Unpriced("cohorts in alphabetical order"), round=1, repeatable=True)
+    with pytest.raises(UnsupportedMechanismError):
+        ledger.charge("client", Unsupported("cohorts in alphabetical order"), round=1, repeatable=True)
     assert path.read_bytes() == before
     assert not ledger.entries
 
@@ -152,6 +152,17 @@ def test_lines_that_make_no_sense_are_refused_even_with_the_right_seal(tmp_path,
         del content["what"]
     path.write_bytes(path.read_bytes() + sealed(header["seal"], content)[0])
     with pytest.raises(Corrupted, match="lines of a ledger"):
+        Ledger.open(path)
+
+
+def test_a_ledger_of_an_older_format_is_refused_with_what_to_do(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(sealed("", {"format": "cloister ledger 2", "subject": "abc", "budgets": {}})[0])
+    with pytest.raises(CloisterError, match="found 'cloister ledger 2': run it again, or use the version") as refused:
+        Ledger.open(path)
+    assert not isinstance(refused.value, Corrupted)
+    path.write_bytes(sealed("", {"format": "something else"})[0])
+    with pytest.raises(Corrupted, match="restore it from a backup"):
         Ledger.open(path)
 
 
@@ -230,7 +241,9 @@ def test_a_full_disk_stops_the_charge(tmp_path, monkeypatch):
     assert not ledger.entries
 
 
-@pytest.mark.parametrize("event", [EVENT, Gaussian(1.5), FixedSizeGaussian(0.5, 3, 9), NonPrivate(), Unpriced("why")])
+@pytest.mark.parametrize(
+    "event", [EVENT, Gaussian(1.5), FixedSizeGaussian(0.5, 3, 9), NonPrivate(), Unsupported("why")]
+)
 def test_events_survive_json(event):
     assert from_json(json.loads(json.dumps(to_json(event)))) == event
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cloister.errors import CannotPrice
+from cloister.errors import UnsupportedMechanismError
 from cloister.privacy.accounting import PrivacyLoss
 from cloister.privacy.events import (
     BinomialSum,
-    Covered,
     DiscreteGaussianSum,
     Event,
     FixedSizeGaussian,
     Gaussian,
     NonPrivate,
+    NoOp,
     PoissonGaussian,
-    Unpriced,
+    Unsupported,
     from_json,
 )
 from cloister.privacy.filters import FilteredLoss
@@ -31,9 +31,9 @@ ONE_OF_EACH = [
     FixedSizeGaussian(1.0, 5, 50),
     DiscreteGaussianSum(8.0, 64, 30.0, 4096, 0.1),
     BinomialSum(17, 7114, 1.0, 1.0, 21840, 1 / 60, 1e-6),
-    Covered(),
+    NoOp(),
     NonPrivate(),
-    Unpriced("nobody knows"),
+    Unsupported("nobody knows"),
 ]
 
 
@@ -64,5 +64,5 @@ def test_a_kind_without_a_record_is_refused(monkeypatch):
         pass
 
     for loss in (PrivacyLoss(), FilteredLoss(8)):
-        with pytest.raises(CannotPrice, match="kind novel has no record"):
+        with pytest.raises(UnsupportedMechanismError, match="kind novel has no record"):
             loss.add(Novel())

@@ -9,12 +9,12 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import cloister as cl
-from cloister.errors import BudgetExceeded
+from cloister.errors import BudgetExceededError
 from cloister.experiments.folder import RunFolder
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.events import DiscreteGaussianSum, Event, FixedSizeGaussian, Gaussian, PoissonGaussian
 from cloister.privacy.filters import filtered_epsilon
-from cloister.privacy.ledger import Bill, Budget, Ledger
+from cloister.privacy.ledger import Budget, Charge, Ledger
 from conftest import toy_task
 
 DELTAS = [1e-2, 1e-4, 1e-5, 1e-6, 1e-7, 1e-9, 1e-12]
@@ -62,10 +62,10 @@ def test_a_budget_is_enforced_at_its_own_delta(name, delta, unit, order):
     ledger = Ledger.create(None, "test", budgets)
     for round in range(1, AFFORDABLE + 1):
         ledger.charge(unit, event, round=round, repeatable=True)
-    assert ledger.refusals({unit: Bill(event)}, round=AFFORDABLE + 1, repeatable=True) == {unit}
-    with pytest.raises(BudgetExceeded, match=f"at delta {delta:g}"):
+    assert ledger.refusals({unit: Charge(event)}, round=AFFORDABLE + 1, repeatable=True) == {unit}
+    with pytest.raises(BudgetExceededError, match=f"at delta {delta:g}"):
         ledger.charge(unit, event, round=AFFORDABLE + 1, repeatable=True)
-    with pytest.raises(BudgetExceeded):
+    with pytest.raises(BudgetExceededError):
         Ledger.create(None, "test", budgets).charge(unit, event, round=1, repeatable=True, count=AFFORDABLE + 1)
 
 
@@ -78,7 +78,7 @@ def test_a_budget_read_from_the_disk_keeps_its_delta(tmp_path):
         ledger = Ledger.open(tmp_path / "ledger.jsonl")
         assert ledger.budgets == {"client": budget}
         ledger.charge("client", event, round=round, repeatable=True)
-    with pytest.raises(BudgetExceeded):
+    with pytest.raises(BudgetExceededError):
         ledger.charge("client", event, round=6, repeatable=True)
     ledger.close()
 

@@ -13,7 +13,7 @@ from cloister.joints import Method
 from cloister.privacy.calibrate import Cost, calibrate
 from cloister.privacy.events import Event
 from cloister.privacy.filters import best_order, filtered_epsilon
-from cloister.privacy.ledger import Bill, Budget
+from cloister.privacy.ledger import Budget, Charge
 from cloister.privacy.pricing import pricing_of
 from cloister.privacy.wording import large_delta
 
@@ -40,7 +40,7 @@ class People:
 
     sizes: Sequence[int]
     turns: int
-    bill: Callable[[Method, float, int], Bill]
+    bill: Callable[[Method, float, int], Charge]
     overlap: bool = False
     all_come: bool = True
 

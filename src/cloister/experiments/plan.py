@@ -19,7 +19,7 @@ from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.calibrate import calibrate
 from cloister.privacy.certificate import STRICT_DELTA, deltas_beside
 from cloister.privacy.events import Event, FixedSizeGaussian, Gaussian, PoissonGaussian
-from cloister.privacy.pricing import relation_of
+from cloister.privacy.pricing import adjacency_of
 from cloister.privacy.wording import large_delta
 
 
@@ -50,7 +50,7 @@ class Plan:
     @property
     def relation(self) -> str:
         """The neighbours that the epsilon speaks of."""
-        return f"{relation_of(self.event)} client"
+        return f"{adjacency_of(self.event)} client"
 
     @property
     def epsilon(self) -> float:

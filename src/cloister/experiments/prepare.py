@@ -26,7 +26,7 @@ from cloister.federation import Federation, bill_of, event_of, fitted
 from cloister.joints import Batch, Cohort, Method, Problem
 from cloister.params import hash_of
 from cloister.precision import expect_precision
-from cloister.privacy.ledger import Bill, Budget, Ledger
+from cloister.privacy.ledger import Budget, Charge, Ledger
 from cloister.problem import explained, problem_of
 from cloister.streams import Streams
 
@@ -80,7 +80,7 @@ def prepare(
     complete = partial(fitted, cohort=cohort, layout=problem.layout, clients=task.clients, public=public, norms=norms)
     price = partial(event_of, cohort=cohort, layout=problem.layout, clients=task.clients)
 
-    def bill(method: Method, multiplier: float, samples: int) -> Bill:
+    def bill(method: Method, multiplier: float, samples: int) -> Charge:
         return bill_of(complete(with_noise(method, multiplier)), multiplier, samples, task.copies)
 
     counts = task.population.counts.tolist()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from cloister import engine as engines
-from cloister.errors import BudgetExceeded, CloisterError, Corrupted, RepeatedRounds
+from cloister.errors import BudgetExceededError, CloisterError, Corrupted, RepeatedRounds
 from cloister.experiments.checkpoint import Checkpoint
 from cloister.experiments.evaluate import Score
 from cloister.experiments.folder import RunFolder
@@ -138,7 +138,7 @@ class Training:
             while self.at.round < self.rounds and stopped is None:
                 try:
                     self._round(bar)
-                except BudgetExceeded as refusal:
+                except BudgetExceededError as refusal:
                     stopped = str(refusal)
             self._log(bar)
             return self._finish(stopped, started)

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from cloister.params import Layout
-from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian, Unpriced
+from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian, Unsupported
 
 Settings = Mapping[str, Any]
 """Plain values that, with the name, say all about a joint: they are shown, hashed and certified."""
@@ -117,7 +117,7 @@ class Batching:
     def event(self, noise_multiplier: float, samples: int) -> Event:
         """What one step over a lot costs a client with so many samples."""
         if self.lots is None:
-            return Unpriced(
+            return Unsupported(
                 "batches are cut from shuffled passes, and only secret lots that are drawn anew have a price"
             )
         if self.lots == "fixed":

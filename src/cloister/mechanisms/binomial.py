@@ -10,7 +10,7 @@ from cloister.errors import expect, expect_count, expect_one_of
 from cloister.joints import Bound, Mechanism
 from cloister.mechanisms.coins import heads
 from cloister.privacy.binomial import message_norm
-from cloister.privacy.events import BinomialSum, Event, FixedSizeGaussian, Unpriced
+from cloister.privacy.events import BinomialSum, Event, FixedSizeGaussian, Unsupported
 from cloister.streams import Streams
 
 Trust = Literal["message", "sum"]
@@ -59,7 +59,7 @@ def binomial(
     def price(event: Event) -> Event:
         if isinstance(event, FixedSizeGaussian):
             return priced(event.size, event.population)
-        return Unpriced("binomial noise is priced for lots of a fixed size, drawn without replacement")
+        return Unsupported("binomial noise is priced for lots of a fixed size, drawn without replacement")
 
     return Mechanism(
         "binomial",

@@ -10,7 +10,7 @@ from torch import Tensor
 from cloister.discrete_gaussian import discrete_gaussian as draws
 from cloister.joints import Bound, Mechanism
 from cloister.mechanisms.gaussian import TRUST
-from cloister.privacy.events import DiscreteGaussianSum, Event, Gaussian, PoissonGaussian, Unpriced
+from cloister.privacy.events import DiscreteGaussianSum, Event, Gaussian, PoissonGaussian, Unsupported
 from cloister.streams import Streams
 
 
@@ -43,7 +43,7 @@ def discrete_gaussian(
         if isinstance(event, (Gaussian, PoissonGaussian)):
             rate = event.rate if isinstance(event, PoissonGaussian) else 1.0
             return DiscreteGaussianSum(deviation, parts, l2, dimension, rate)
-        return Unpriced("discrete noise is priced for Poisson cohorts, for everyone and for cyclic cohorts")
+        return Unsupported("discrete noise is priced for Poisson cohorts, for everyone and for cyclic cohorts")
 
     settings = {"scale": deviation, "shares": parts, "dimension": dimension}
     trust = TRUST[place].replace("when nobody came", "of those who are missing")

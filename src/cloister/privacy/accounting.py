@@ -2,7 +2,7 @@
 says which of the two accountants answers.
 
 Guarantee: every epsilon returned here is an upper bound on the privacy loss of the events composed (adaptively), under
-the relation that `pricing.common_relation` names. Discretization is always pessimistic.
+the adjacency that `pricing.common_adjacency` names. Discretization is always pessimistic.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cloister.errors import CannotPrice, expect_delta
+from cloister.errors import UnsupportedMechanismError, expect_delta
 from cloister.privacy.composition import Composition, Step, rounding, steps_of
 from cloister.privacy.events import BinomialSum, Event
-from cloister.privacy.pricing import common_relation, pricing_of, quiet
+from cloister.privacy.pricing import common_adjacency, pricing_of, quiet
 
 Accountant = Literal["pld", "rdp"]
 
@@ -65,8 +65,8 @@ class PrivacyLoss:
     def _admit(self, event: Event) -> None:
         found = pricing_of(event)
         if found.refusal is not None:
-            raise CannotPrice(found.refusal)
-        common_relation([*self._counts, event])
+            raise UnsupportedMechanismError(found.refusal)
+        common_adjacency([*self._counts, event])
         self._unbounded |= found.unbounded
         self._has_pld &= found.has_pld
         self._directions = max(self._directions, found.directions)
@@ -183,7 +183,7 @@ def best_step_delta(event: BinomialSum, count: int, delta: float) -> float:
     def cost(chance: float) -> float:
         try:
             return epsilon(replace(event, step_delta=chance), count, delta)
-        except CannotPrice:
+        except UnsupportedMechanismError:
             return math.inf
 
     return min(chances, key=cost)

@@ -57,7 +57,7 @@ from typing import Any
 
 import numpy as np
 
-from cloister.errors import CannotPrice
+from cloister.errors import UnsupportedMechanismError
 from cloister.privacy.events import BinomialSum
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -124,7 +124,7 @@ def loss(event: BinomialSum) -> Loss:
     if found is None:
         rare, most = _log_rarity(event.dimension, event.step_delta) / 2, moves(event).most
         needed = math.floor((math.sqrt(rare) + math.sqrt(rare + 2 * (most - 1))) ** 2) + 1
-        raise CannotPrice(
+        raise UnsupportedMechanismError(
             f"Expected at least {needed} trials for {event.levels} levels in {event.dimension} coordinates, found "
             f"{event.trials}: noise may come to the end of its range and tell, so add trials or take fewer levels."
         )
@@ -176,7 +176,9 @@ def theorem(moved: Moves, trials: int, dimension: int, delta: float) -> float:
     variance = trials / 4
     needed = math.ceil(4 * max(23 * math.log(10 * dimension / delta), 2 * moved.most))
     if trials < needed:
-        raise CannotPrice(f"Expected at least {needed} trials for Theorem 1 of cpSGD, found {trials}: add trials.")
+        raise UnsupportedMechanismError(
+            f"Expected at least {needed} trials for Theorem 1 of cpSGD, found {trials}: add trials."
+        )
     once, ten = math.log(1.25 / delta), math.log(10 / delta)
     first = moved.l2 * math.sqrt(2 * once / variance)
     second = (5 / 2 * moved.l2 * math.sqrt(ten) + moved.l1 / 3) / (variance * (1 - delta / 10))

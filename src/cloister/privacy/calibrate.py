@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from scipy.optimize import brentq
 
-from cloister.errors import CannotPrice, CloisterError
+from cloister.errors import CloisterError, UnsupportedMechanismError
 from cloister.privacy.accounting import Accountant
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.events import Event
@@ -54,7 +54,7 @@ def calibrate(
         released = event(math.exp(log_multiplier))
         try:
             cost = price(released, rounds, delta) if price else epsilon_of(released, rounds, strict_delta, accountant)
-        except CannotPrice:
+        except UnsupportedMechanismError:
             if not pricing_of(released).more_noise_helps:
                 raise
             cost = math.inf  # so few coins have no price; more of them do

@@ -14,9 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from cloister.privacy.accounts import Account, Spending, accounts_of
-from cloister.privacy.events import Relation, from_json
+from cloister.privacy.events import Adjacency, from_json
 from cloister.privacy.ledger import Ledger
-from cloister.privacy.pricing import common_relation, pricing_of
+from cloister.privacy.pricing import common_adjacency, pricing_of
 from cloister.privacy.published import CLAIMS
 from cloister.privacy.wording import not_covered, priced_as, text
 
@@ -99,7 +99,7 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
     words = _SAMPLE if unit == "sample" else _WHOLE
     return Certificate(
         unit=unit,
-        relation=description["neighbours"] or words[common_relation(everything)].format(unit=unit),
+        relation=description["neighbours"] or words[common_adjacency(everything)].format(unit=unit),
         private=private,
         released=_released(method["released"], private, bool(worst.events)),
         trusted=description["trust"],
@@ -189,13 +189,14 @@ def _released(noisy: str, private: bool, anything: bool) -> str:
 
 
 _WHOLE = {
-    Relation.ADD_REMOVE: "add or remove one {unit}: all its data are there or not, its place on the roster stays",
-    Relation.REPLACE: "replace one {unit}: all its data become any others",
+    Adjacency.ADD_OR_REMOVE_ONE: "add or remove one {unit}: all its data are there or not, its place on the roster "
+    "stays",
+    Adjacency.REPLACE_ONE: "replace one {unit}: all its data become any others",
 }
 _SAMPLE = {
-    Relation.ADD_REMOVE: "add or remove one sample of one client, every other one staying in its place; rates and "
-    "divisors stay as they were declared",
-    Relation.REPLACE: "replace one sample of one client by any other, every other one staying in its place",
+    Adjacency.ADD_OR_REMOVE_ONE: "add or remove one sample of one client, every other one staying in its place; rates "
+    "and divisors stay as they were declared",
+    Adjacency.REPLACE_ONE: "replace one sample of one client by any other, every other one staying in its place",
 }
 
 

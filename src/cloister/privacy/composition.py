@@ -27,7 +27,7 @@ from typing import Any, Self
 import numpy as np
 from scipy import fft
 
-from cloister.errors import CannotPrice
+from cloister.errors import UnsupportedMechanismError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -69,7 +69,9 @@ def steps_of(pld: Any) -> tuple[Step, ...]:
     for side, other in (sides, sides[::-1])[: 1 if pld._symmetric else 2]:
         interval, first, masses = float(side._discretization), int(side._lower_loss), side._probs.copy()
         if not first <= 0 < first + len(masses):
-            raise CannotPrice(f"Expected losses on both sides of zero, found them from {first} on: use more noise.")
+            raise UnsupportedMechanismError(
+                f"Expected losses on both sides of zero, found them from {first} on: use more noise."
+            )
         index = np.arange(max(first, 1 - int(other._lower_loss) - len(other._probs)), min(0, first + len(masses)))
         mirrored = np.exp(interval * index) * other._probs[-index - int(other._lower_loss)]
         small = mirrored < _NOISE

@@ -5,7 +5,7 @@ about epsilon: that is the accountant's business (`pricing.py`, `accounting.py`)
 anybody, from the ledger alone.
 
 `noise_multiplier` is everywhere the standard deviation of the noise divided by the bound on ONE unit's
-contribution to the released sum. Where the neighbouring relation replaces a unit, the sum can move by twice
+contribution to the released sum. Where adjacency means that a unit is replaced, the sum can move by twice
 that bound; the accountant knows, the event does not change. Where a replaced unit is known to move the sum by less,
 `noise_multiplier` is the noise divided by half of that distance.
 """
@@ -29,11 +29,11 @@ from cloister.errors import (
 )
 
 
-class Relation(StrEnum):
-    """Which pairs of populations must be hard to tell apart."""
+class Adjacency(StrEnum):
+    """Which pairs of populations must be hard to tell apart; named as dp-accounting names them."""
 
-    ADD_REMOVE = "add or remove one"
-    REPLACE = "replace one"
+    ADD_OR_REMOVE_ONE = "add or remove one"
+    REPLACE_ONE = "replace one"
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class BinomialSum(Event, kind="binomial_sum"):
 
 
 @dataclass(frozen=True)
-class Covered(Event, kind="covered"):
+class NoOp(Event, kind="no_op"):
     """A release to units that another event has paid for: in a cycle, each takes part in one round alone."""
 
 
@@ -161,7 +161,7 @@ class NonPrivate(Event, kind="non_private"):
 
 
 @dataclass(frozen=True)
-class Unpriced(Event, kind="unpriced"):
+class Unsupported(Event, kind="unsupported"):
     """A release whose privacy nobody has proven; a ledger refuses it."""
 
     reason: str

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from cloister.errors import CannotPrice
+from cloister.errors import UnsupportedMechanismError
 from cloister.privacy.accounting import RDP_ORDERS, Accountant
 from cloister.privacy.events import Event
 from cloister.privacy.pricing import pricing_of
@@ -29,7 +29,7 @@ class FilteredLoss:
         """Compose `count` more releases of the event; refuses what has no price."""
         refusal = pricing_of(event).refusal
         if refusal is not None:
-            raise CannotPrice(refusal)
+            raise UnsupportedMechanismError(refusal)
         self.spent += count * _divergence(event, self.order)
 
     def copy(self) -> FilteredLoss:

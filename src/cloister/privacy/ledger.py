@@ -1,20 +1,20 @@
 """The ledger: append-only facts about what was released, paid for before it is computed.
 
 Guarantee: when `charge` returns, the line that pays for the release is written and the unit's composed epsilon is
-within its budget; when it raises, nothing was written. When `settle` returns, every line is on the disk (fsynced).
-A round charges before it computes anything, and settles before anything computed leaves it, so the disk has the
+within its budget; when it raises, nothing was written. When `sync` returns, every line is on the disk (fsynced).
+A round charges before it computes anything, and syncs before anything computed leaves it, so the disk has the
 round's time to work. A process killed, or a machine without power, at any instant leaves a ledger that shows at
 least what was released, never less.
 
 | what happens                                | what the ledger does                                             |
 |---------------------------------------------|------------------------------------------------------------------|
-| the budget would be exceeded                | raises `BudgetExceeded`; the file does not change                |
-| the event has no proven price               | raises `CannotPrice`; the file does not change                   |
+| the budget would be exceeded                | raises `BudgetExceededError`; the file does not change           |
+| the event has no proven price               | raises `UnsupportedMechanismError`; the file does not change     |
 | a line cannot be written (a full disk)      | what was written of it is taken back; `charge` raises            |
-| the disk fails under a line that is written | `settle` raises, before anything left; so does every later call  |
+| the disk fails under a line that is written | `sync` raises, before anything left; so does every later call    |
 | killed while a line was being written       | a line that is not whole paid for nothing and is dropped         |
 | a last line is whole but for its newline    | it counts: it may have paid for something                        |
-| killed between `charge` and `settle`        | the line stays and pays for a round that released nothing        |
+| killed between `charge` and `sync`          | the line stays and pays for a round that released nothing        |
 | the power fails between the two             | the line may be lost, and with it the round that it paid for     |
 | a byte was changed, a line removed          | raises `Corrupted` when opened: every line seals the ones before |
 | the last lines were cut off                 | raises `Corrupted`: checkpoint, metrics and certificate know them |
@@ -37,10 +37,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from cloister.errors import (
-    BudgetExceeded,
-    CannotPrice,
+    BudgetExceededError,
     CloisterError,
     Corrupted,
+    UnsupportedMechanismError,
     expect_count,
     expect_delta,
     expect_positive,
@@ -51,8 +51,7 @@ from cloister.privacy.filters import FilteredLoss
 from cloister.privacy.ledger_file import SealedLines, open_locked, read_sealed, sealed, write_again
 from cloister.privacy.pricing import pricing_of
 
-_FORMAT = "cloister ledger 2"
-_KNOWN = (_FORMAT, "cloister ledger 1")  # which had one release to one unit in every line
+_FORMAT = "cloister ledger 3"
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Bill:
+class Charge:
     """What is to be paid: so many releases, each costing an event."""
 
     event: Event
@@ -116,7 +115,7 @@ class Ledger:
             ledger._descriptor = open_locked(path, os.O_CREAT | os.O_EXCL)
         header = {"format": _FORMAT, "subject": subject, "budgets": {u: asdict(b) for u, b in budgets.items()}}
         ledger._write_all([header])
-        ledger.settle()
+        ledger.sync()
         return ledger
 
     @classmethod
@@ -139,12 +138,18 @@ class Ledger:
 
     @classmethod
     def _of(cls, path: Path, lines: SealedLines) -> Self:
-        if not lines.contents or lines.contents[0].get("format") not in _KNOWN:
+        found = lines.contents[0].get("format") if lines.contents else None
+        if found != _FORMAT and str(found).startswith("cloister ledger "):
+            raise CloisterError(
+                f"Expected a ledger of the format {_FORMAT!r} at {path}, found {found!r}: run it again, or use the "
+                "version of cloister that wrote it."
+            )
+        if found != _FORMAT:
             raise Corrupted(f"Expected a ledger of the format {_FORMAT!r} at {path}: restore it from a backup.")
         try:
             return cls._told(path, lines)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, CannotPrice):
+            if isinstance(error, UnsupportedMechanismError):
                 raise
             raise Corrupted(
                 f"Expected lines of a ledger at {path}, found something else ({error}): restore it from a backup."
@@ -157,71 +162,73 @@ class Ledger:
         ledger = cls(path, header["subject"], {u: Budget(**b) for u, b in header["budgets"].items()})
         ledger.seals = lines.seals
         for content in lines.contents[1:]:
-            bill = Bill(from_json(content["event"]), content.get("count", 1))
+            event, count = from_json(content["event"]), content["count"]
             after: dict[int, PrivacyLoss | FilteredLoss] = {}  # units that have lost the same so far go on together
-            for unit in content["units"] if "units" in content else [content["unit"]]:
+            for unit in content["units"]:
                 before = ledger._loss(unit)
                 if id(before) not in after:
                     after[id(before)] = before.copy()
-                    after[id(before)].add(bill.event, bill.count)
+                    after[id(before)].add(event, count)
                 ledger._losses[unit] = after[id(before)]
-                ledger._remember(Entry(unit, content["round"], content["what"], bill.event, bill.count))
+                ledger._remember(Entry(unit, content["round"], content["what"], event, count))
         return ledger
 
     def charge(
         self, unit: str, event: Event, *, round: int, what: str = "update", repeatable: bool, count: int = 1
     ) -> None:
-        """Pay for a release before it is computed. What is computed may leave the round once `settle` returns.
+        """Pay for a release before it is computed. What is computed may leave the round once `sync` returns.
 
         `repeatable` says that computing it again gives the same bits (seeded randomness), so that a round
         which was paid for before a crash need not be paid for twice.
         """
-        refused = self.charge_each({unit: Bill(event, count)}, round=round, what=what, repeatable=repeatable)
+        refused = self.charge_each({unit: Charge(event, count)}, round=round, what=what, repeatable=repeatable)
         if refused:
-            raise BudgetExceeded(refused[unit])
+            raise BudgetExceededError(refused[unit])
 
     def charge_each(
-        self, bills: Mapping[str, Bill], *, round: int, what: str = "update", repeatable: bool
+        self, charges: Mapping[str, Charge], *, round: int, what: str = "update", repeatable: bool
     ) -> dict[str, str]:
-        """Pay every unit's bill of a round, as `charge` does, and return why those are refused that cannot pay."""
-        self.settle()  # a line is only ever written below lines that are on the disk
+        """Pay every unit's charge of a round, as `charge` does, and return why those are refused that cannot pay."""
+        self.sync()  # a line is only ever written below lines that are on the disk
         paying, lines, refused = [], [], {}
-        for group in self._groups(bills, round, what, repeatable):
+        for group in self._groups(charges, round, what, repeatable):
             if group.refusal is not None:
                 refused.update(dict.fromkeys(group.units, group.refusal))
                 continue
-            event, count = pricing_of(group.bill.event).json, group.bill.count
+            event, count = pricing_of(group.charge.event).json, group.charge.count
             lines.append({"units": group.units, "round": round, "what": what, "count": count, "event": event})
             paying.append(group)
         self._write_all(lines)
         for group in paying:
             for unit in group.units:
-                self._remember(Entry(unit, round, what, group.bill.event, group.bill.count))
+                self._remember(Entry(unit, round, what, group.charge.event, group.charge.count))
                 self._losses[unit] = group.after
         return refused
 
-    def refusals(self, bills: Mapping[str, Bill], *, round: int, what: str = "update", repeatable: bool) -> set[str]:
+    def refusals(
+        self, charges: Mapping[str, Charge], *, round: int, what: str = "update", repeatable: bool
+    ) -> set[str]:
         """Which units could not pay; nothing is written."""
-        groups = self._groups(bills, round, what, repeatable)
+        groups = self._groups(charges, round, what, repeatable)
         return {unit for group in groups if group.refusal is not None for unit in group.units}
 
-    def _groups(self, bills: Mapping[str, Bill], round: int, what: str, repeatable: bool) -> list[_Group]:
-        """Units that are to pay, those together whose past and bill are the same: they are priced once."""
+    def _groups(self, charges: Mapping[str, Charge], round: int, what: str, repeatable: bool) -> list[_Group]:
+        """Units that are to pay, those together whose past and charge are the same: they are priced once."""
         alike: dict[tuple[Any, ...], list[str]] = {}
-        for unit, bill in bills.items():
+        for unit, charge in charges.items():
             paid = self._paid.get((unit, round, what)) if repeatable else None
-            if paid and paid != Entry(unit, round, what, bill.event, bill.count):
+            if paid and paid != Entry(unit, round, what, charge.event, charge.count):
                 raise Corrupted(
                     f"Expected round {round} to repeat the release it was charged for ({paid.event}), found "
-                    f"{bill.event}: the run's configuration changed, so start a new run."
+                    f"{charge.event}: the run's configuration changed, so start a new run."
                 )
             if not paid:
-                alike.setdefault((bill, self.budgets.get(unit), id(self._loss(unit))), []).append(unit)
+                alike.setdefault((charge, self.budgets.get(unit), id(self._loss(unit))), []).append(unit)
         groups = []
-        for (bill, budget, _), units in alike.items():
+        for (charge, budget, _), units in alike.items():
             after = self._loss(units[0]).copy()
-            after.add(bill.event, bill.count)
-            groups.append(_Group(units, bill, after, _refusal(units[0], budget, after, round)))
+            after.add(charge.event, charge.count)
+            groups.append(_Group(units, charge, after, _refusal(units[0], budget, after, round)))
         return groups
 
     def _loss(self, unit: str) -> PrivacyLoss | FilteredLoss:
@@ -235,7 +242,7 @@ class Ledger:
         """Whether a release of that round was charged before."""
         return (unit, round, what) in self._paid
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """Wait until every line is on the disk: nothing that was paid for may leave before.
 
         Where a line did not get there, the disk is in a state that nobody knows, and so this ledger refuses
@@ -267,7 +274,7 @@ class Ledger:
     @property
     def seal(self) -> str:
         """The last line's seal, which commits to the whole file; given out when that line is on the disk."""
-        self.settle()
+        self.sync()
         return self.seals[-1]
 
     def expect_continues(self, seal: str, who: str = "the checkpoint") -> None:
@@ -279,9 +286,9 @@ class Ledger:
             )
 
     def close(self) -> None:
-        """Settle, then release the lock; the ledger can still be read."""
+        """Sync, then release the lock; the ledger can still be read."""
         try:
-            self.settle()
+            self.sync()
         finally:
             self._disk.shutdown()
             if self._descriptor is not None:
@@ -323,7 +330,7 @@ class _Group:
     """Units that pay together: with what they will have lost, and why they cannot pay, if they cannot."""
 
     units: list[str]
-    bill: Bill
+    charge: Charge
     after: PrivacyLoss | FilteredLoss
     refusal: str | None
 

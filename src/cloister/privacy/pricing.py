@@ -24,19 +24,19 @@ from typing import Any
 
 import numpy as np
 
-from cloister.errors import CannotPrice
+from cloister.errors import UnsupportedMechanismError
 from cloister.privacy import binomial, discrete, fixed_size
 from cloister.privacy.events import (
+    Adjacency,
     BinomialSum,
-    Covered,
     DiscreteGaussianSum,
     Event,
     FixedSizeGaussian,
     Gaussian,
     NonPrivate,
+    NoOp,
     PoissonGaussian,
-    Relation,
-    Unpriced,
+    Unsupported,
     to_json,
 )
 
@@ -60,8 +60,8 @@ class Pricing:
 
     words: Callable[[str], str]
     """For a certificate. The argument is what is drawn: cohorts, or lots."""
-    adjacency: Relation | None = None
-    """Which populations its price keeps apart; None where it says nothing about any."""
+    adjacency: Adjacency | None = None
+    """Which pairs of populations its price is about; None where it says nothing about any."""
     noise_multiplier: float | None = None
     refusal: str | None = None
     """Why a ledger refuses it, in a sentence, where no price is proven."""
@@ -72,7 +72,9 @@ class Pricing:
     unbounded: bool = False
     """Whether nothing is known but that it costs a great deal; with next to no noise the arithmetic overflows."""
     has_pld: bool = True
+    """False where RDP alone has a price."""
     has_rdp: bool = True
+    """False where PLD alone has a price."""
     directions: int = 1
     """Two where adding a unit and removing one lose differently."""
     typical_loss: float = 0.0
@@ -84,6 +86,7 @@ class Pricing:
     rdp: Callable[[Sequence[float]], Any] = _infinite
     """One release's Renyi divergences at these orders."""
     json: dict[str, Any] = field(default_factory=dict)
+    """The event as a ledger writes it."""
 
     @property
     def protects(self) -> bool:
@@ -108,20 +111,20 @@ def pricing_of(event: Event) -> Pricing:
     return replace(_record(event), json=to_json(event))
 
 
-def relation_of(event: Event) -> Relation | None:
-    """The relation under which an event is priced, or None where it says nothing about one."""
+def adjacency_of(event: Event) -> Adjacency | None:
+    """The adjacency under which an event is priced, or None where it says nothing about one."""
     return pricing_of(event).adjacency
 
 
-def common_relation(events: Iterable[Event]) -> Relation:
-    """The one relation that all events of a ledger share; refused where there is none."""
-    relations = {relation for relation in map(relation_of, events) if relation is not None}
-    if len(relations) > 1:
-        raise CannotPrice(
+def common_adjacency(events: Iterable[Event]) -> Adjacency:
+    """The one adjacency that all events of a ledger share; refused where there is none."""
+    found = {adjacency for adjacency in map(adjacency_of, events) if adjacency is not None}
+    if len(found) > 1:
+        raise UnsupportedMechanismError(
             "Expected one way of drawing cohorts in a ledger, found Poisson (add or remove one) beside fixed "
             "size (replace one): their epsilons speak of different neighbours, so use one of them throughout."
         )
-    return relations.pop() if relations else Relation.ADD_REMOVE
+    return found.pop() if found else Adjacency.ADD_OR_REMOVE_ONE
 
 
 @singledispatch
@@ -135,7 +138,7 @@ def _refused(event: Event, reason: str) -> Pricing:
 
 
 @_record.register
-def _(event: Unpriced) -> Pricing:
+def _(event: Unsupported) -> Pricing:
     return _refused(event, event.reason)
 
 
@@ -145,7 +148,7 @@ def _(event: NonPrivate) -> Pricing:
 
 
 @_record.register
-def _(event: Covered) -> Pricing:
+def _(event: NoOp) -> Pricing:
     words = "rounds of a cycle that was paid for when it began"
     return Pricing(lambda drawn: words, free=True, rdp=lambda orders: np.zeros(len(orders)))
 
@@ -155,7 +158,7 @@ def _(event: Gaussian) -> Pricing:
     z = event.noise_multiplier
     return _gaussian(
         lambda drawn: f"one release to each who takes part, noise multiplier {z:.6g}, no amplification",
-        Relation.ADD_REMOVE,
+        Adjacency.ADD_OR_REMOVE_ONE,
         z,
         moved=1,
         share=1.0,
@@ -169,7 +172,7 @@ def _(event: PoissonGaussian) -> Pricing:
     z, rate = event.noise_multiplier, event.rate
     return _gaussian(
         lambda drawn: f"Poisson {drawn}, rate {rate:g}, noise multiplier {z:.6g}",
-        Relation.ADD_REMOVE,
+        Adjacency.ADD_OR_REMOVE_ONE,
         z,
         moved=1,
         share=rate,
@@ -188,7 +191,7 @@ def _(event: FixedSizeGaussian) -> Pricing:
             f"uniform {drawn} of exactly {size} of {population}, noise multiplier {z:.6g} of half the distance that a "
             "replacement can move the sum (at most twice the clip)"
         ),
-        Relation.REPLACE,
+        Adjacency.REPLACE_ONE,
         z,
         moved=2,
         share=2 * size / population,
@@ -208,7 +211,7 @@ def _(event: DiscreteGaussianSum) -> Pricing:
             f"{who}, {event.shares} discrete Gaussians of scale {event.scale:.6g} in the modular sum of "
             f"{event.dimension} coordinates, noise multiplier {event.noise_multiplier:.6g} after rounding"
         ),
-        Relation.ADD_REMOVE,
+        Adjacency.ADD_OR_REMOVE_ONE,
         event.noise_multiplier,
         unbounded=unbounded,
         has_pld=False,
@@ -225,14 +228,14 @@ def _(event: BinomialSum) -> Pricing:
             f"{event.levels} levels within +-{event.range:g} in {event.dimension} coordinates, a replaced sample "
             f"moving the vector by {2 * event.clip:g}, {2 * event.step_delta:g} set aside in a step"
         ),
-        Relation.REPLACE,
+        Adjacency.REPLACE_ONE,
         event.noise_multiplier,
         unbounded=event.noise_multiplier < _LEAST_NOISE,
         has_rdp=False,
     )
     try:
         loss = binomial.loss(event)
-    except CannotPrice as too_few_trials:
+    except UnsupportedMechanismError as too_few_trials:
         return replace(record, refusal=str(too_few_trials), more_noise_helps=True)
     return replace(
         record,
@@ -244,7 +247,7 @@ def _(event: BinomialSum) -> Pricing:
 
 def _gaussian(
     words: Callable[[str], str],
-    adjacency: Relation,
+    adjacency: Adjacency,
     noise_multiplier: float,
     *,
     moved: float,
@@ -283,14 +286,12 @@ def _gaussian_pld(noise_multiplier: float, rate: float, interval: float) -> Any:
     )
 
 
-def _library_rdp(dp_event: Callable[[Any], Any], adjacency: Relation, orders: Sequence[float]) -> Any:
+def _library_rdp(dp_event: Callable[[Any], Any], adjacency: Adjacency, orders: Sequence[float]) -> Any:
     """By dp-accounting, of the event that it knows by another name."""
     import dp_accounting as dp
     from dp_accounting.rdp import RdpAccountant
 
-    replaced = adjacency is Relation.REPLACE
-    relation = dp.NeighboringRelation.REPLACE_ONE if replaced else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
-    accountant = RdpAccountant(list(orders), relation)
+    accountant = RdpAccountant(list(orders), dp.NeighboringRelation[adjacency.name])
     with quiet():
         accountant.compose(dp_event(dp))
     return accountant._rdp
