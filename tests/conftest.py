@@ -32,8 +32,10 @@ from cloister.data import Task
 from cloister.engine import Loop, Vectorised
 from cloister.experiments import training
 from cloister.experiments.prepare import Ready, prepare
+from cloister.experiments.request import Request
 from cloister.federation import Federation
 from cloister.joints import Cohort, Method
+from cloister.joints.arguments import flat_arguments
 from cloister.privacy.ledger import Ledger
 from cloister.problem import problem_of
 from cloister.streams import Streams
@@ -133,9 +135,8 @@ def federation(
 
 def prepared(method: Method, task: Task, **more: Any) -> Ready:
     """A run that is ready to begin: seeded, on a CPU, of a few rounds in which everybody takes part."""
-    usual = {"rounds": 3, "cohort": cl.everyone(), "epsilon": None, "delta": 1e-3, "model": None, "seed": 0}
-    usual |= {"randomness": "seeded", "device": "cpu", "dtype": "float32"}
-    return prepare(method, task, **{**usual, **more})
+    usual = {"rounds": 3, "cohort": cl.everyone(), "delta": 1e-3}
+    return prepare(flat_arguments(Request)(method, task, **{**usual, **more}))
 
 
 @pytest.fixture

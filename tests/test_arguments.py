@@ -71,7 +71,7 @@ def refused(call) -> str:
         ({"seed": "0"}, "seed to be a whole number"),
         ({"seed": 2**64}, "seed to be at most"),
         ({"engine": ["loop"]}, "engine to be one of"),
-        ({"randomness": ["secure"]}, "randomness to be one of"),
+        ({"secure_rng": "yes"}, "secure_rng to be True or False"),
         ({"dtype": torch.float32}, "dtype to be one of float32, float64"),
         ({"device": torch.device("cpu")}, "device to be the name of a device"),
         ({"device": 3}, "device to be the name of a device"),
@@ -146,7 +146,7 @@ def test_more_local_work_than_memory_holds_is_refused_before_a_folder_is_made(tm
 
 @pytest.mark.parametrize("make", [method, cl.methods.pfl])
 def test_a_batch_larger_than_any_client_is_all_its_samples(make):
-    keys = {**FLAWLESS, "epsilon": None, "randomness": "seeded"}
+    keys = {**FLAWLESS, "epsilon": None}
     large, fitting = (cl.run(make(batch=b, noise_multiplier=3.0), TASK, **keys).model for b in (10**9, 12))
     assert len(large.weight) == len(fitting.weight)
     assert torch.isfinite(large.weight).all()

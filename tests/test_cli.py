@@ -119,9 +119,9 @@ def test_options_can_be_written_both_ways(command, tmp_path):
     done = command("run", config, "--rounds", 2, "--noise-multiplier=3.5", "clip=0.7", "--folder", tmp_path / "r")
     assert done.returncode == 0, done.stderr
     description = RunFolder.open(tmp_path / "r").description()
-    assert description["rounds"] == 2
-    assert description["method"]["mechanism"]["noise_multiplier"] == 3.5
-    assert description["bound_l2"] == 0.7
+    assert description.rounds == 2
+    assert description.method.mechanism.noise_multiplier == 3.5
+    assert description.sensitivity == 0.7
 
 
 def test_plan_prints_and_draws(command, tmp_path):

@@ -171,7 +171,7 @@ def test_labels_of_any_whole_type(dtype):
     x, y, who = arrays(40)
     run = cl.run(cl.methods.fedavg(steps=1), cl.data.from_arrays(x, y.astype(dtype), who), rounds=1, progress=False)
     assert run.accuracy is not None
-    assert run.history[-1]["client_accuracy"] is not None, "what is held out of a client's data tests that client"
+    assert run.history[-1]["mean_client_accuracy"] is not None, "what is held out of a client's data tests that client"
 
 
 def test_bytes_are_pictures():

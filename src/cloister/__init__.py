@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from cloister import cohorts, data, gradients, local, mechanisms, methods, models, servers, transforms
     from cloister.cohorts import cyclic, everyone, fixed, poisson
     from cloister.errors import BudgetExceeded, CannotPrice, CloisterError, Corrupted
-    from cloister.experiments.run import Run, run
+    from cloister.experiments.run import run
+    from cloister.experiments.training import Run
     from cloister.joints import Cohort, LocalRule, Mechanism, Method, ServerOptimiser, Transform
     from cloister.privacy.calibrate import calibrate
     from cloister.privacy.ledger import Budget, Ledger
@@ -45,7 +46,7 @@ _HOMES = {
     "everyone": "cohorts",
     "fixed": "cohorts",
     "poisson": "cohorts",
-    "Run": "experiments.run",
+    "Run": "experiments.training",
     "run": "experiments.run",
 }
 _ROOMS = ("cohorts", "data", "gradients", "local", "mechanisms", "methods", "models", "servers", "transforms")

@@ -23,10 +23,11 @@ from cloister.data import Task, partitions
 from cloister.data.raw import Samples
 from cloister.errors import CloisterError
 from cloister.experiments.config import build
-from cloister.experiments.prepare import Ready, prepare
+from cloister.experiments.prepare import Ready
 from cloister.joints import Method
 from cloister.methods.cards import CARDS
 from cloister.privacy.wording import not_covered
+from conftest import prepared
 from contract.data_files import CASES, COUNT, Case, Rows
 
 PARTITIONS = {
@@ -354,8 +355,7 @@ def gaps_of(task: Task, make: Callable[[], Method]) -> str:
 
 
 def prepare_for(method: Method, task: Task) -> Ready:
-    fixed = {"model": None, "seed": 0, "randomness": "seeded", "device": "cpu", "dtype": "float32"}
-    return prepare(method, task, rounds=1, cohort=cl.everyone(), epsilon=None, delta=1e-5, **fixed)
+    return prepared(method, task, rounds=1, delta=1e-5)
 
 
 def clients_protected() -> Method:
@@ -395,6 +395,5 @@ def test_descriptions_say_it_without_private_numbers():
         random = np.random.default_rng(seed)
         x, y, who = random.normal(size=(60, 4)), random.integers(0, 3, 60), np.arange(60) % 5
         task = cl.data.from_arrays(x, y, np.where(random.random(60) < 0.2, 0, who), classes=3)
-        about = prepare_for(clients_protected(), task).description["task"]
-        found.append({key: about[key] for key in about})
+        found.append(prepare_for(clients_protected(), task).description.task)
     assert found[0] == found[1]

@@ -54,7 +54,7 @@ def test_mask_clip_and_grid_under_discrete_noise_train_and_cost_what_is_sent():
     noise = composed.mechanism.settings
     event = DiscreteGaussianSum(noise["scale"], noise["shares"], composed.mechanism.most_l2, padded(SIZE // 2), 1.0)
     assert run.epsilon == pytest.approx(epsilon(event, 3, 1e-3, "rdp"), rel=1e-9)
-    assert f"modular sum of {padded(SIZE // 2)} coordinates" in run.certificate.sampling_priced[0]
+    assert f"modular sum of {padded(SIZE // 2)} coordinates" in run.certificate.sampling_accounted[0]
 
 
 def test_a_masked_grid_gives_back_what_was_masked():

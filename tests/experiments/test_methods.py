@@ -122,7 +122,7 @@ def test_a_cycle_is_paid_for_when_it_begins(tmp_path):
 
 def test_a_round_of_a_cycle_that_is_played_again_with_other_noise_is_paid_for(tmp_path, monkeypatch):
     """A checkpoint after round 2, killed in round 4: rounds 3 and 4 begin again, with noise that nobody saw before."""
-    secure = {"randomness": "secure", "rounds": 8, "epsilon": None}
+    secure = {"secure_rng": True, "rounds": 8, "epsilon": None}
     interrupted(monkeypatch, made("dp_ftrl", noise_multiplier=2.0), tmp_path / "r", at=4, **secure)
     run = go(made("dp_ftrl", noise_multiplier=2.0), folder=tmp_path / "r", resume=True, **secure)
     story = [(e.round, type(e.event)) for e in RunFolder.open(tmp_path / "r").ledger().entries]
@@ -202,7 +202,7 @@ def test_the_bytes_of_an_upload_are_counted(tmp_path):
     sizes = {}
     for name in ("dp_fedavg", "fed_smp_rand_k", "fed_smp_top_k", "ddgauss", "adaptive_clipping", "ae_dpfl"):
         go(made(name), folder=tmp_path / name, rounds=1)
-        sizes[name] = RunFolder.open(tmp_path / name).description()["upload_bytes"]
+        sizes[name] = RunFolder.open(tmp_path / name).description().upload_bytes
     assert sizes == {
         "dp_fedavg": 4 * 650,
         "fed_smp_rand_k": 4 * 260,
@@ -262,7 +262,7 @@ def test_methods_are_compared_from_one_file_and_go_on_where_they_stopped(tmp_pat
     for run, folder in runs:
         epsilon = folder.certificate().epsilon
         assert epsilon <= run.epsilon if run.epsilon else math.isinf(epsilon)
-        assert folder.description()["task"]["clients"] == 30
+        assert folder.description().task.clients == 30
     with pytest.raises(CloisterError, match="the settings with which"):
         list(compare(planned(path, ["clients=30", "rounds=3"]), tmp_path / "runs"))
     assert [run.epsilon for run in planned(path, ["epsilons=[1.0]", "size=5"])] == [None, 1.0, 1.0]

@@ -14,8 +14,6 @@ import cloister as cl
 from cloister.data import Task
 from cloister.errors import CloisterError
 from cloister.experiments.folder import RunFolder
-from cloister.experiments.identity import configuration_hash
-from cloister.experiments.prepare import prepare
 from cloister.experiments.report import clients_table
 from cloister.federation import account_of
 from cloister.privacy.accounting import RDP_ORDERS, rdp_at
@@ -24,7 +22,7 @@ from cloister.privacy.accounts import Spending, accounts_of
 from cloister.privacy.certificate import certify
 from cloister.privacy.events import PoissonGaussian
 from cloister.privacy.ledger import Ledger
-from conftest import toy_task
+from conftest import prepared, toy_task
 
 DELTA = 1e-3
 
@@ -82,20 +80,18 @@ def test_clients_that_are_all_alike_and_always_come_are_priced_together(tmp_path
 def test_what_is_certified_is_within_the_budget_or_refused_beforehand(sizes, copies, targets, cohort, noise, seed):
     """Who comes is drawn, and who cannot pay drops out, over as many rounds as planned and a few more."""
     epsilon = targets[0] if len(targets) == 1 else [targets[client % 2] for client in range(len(sizes))]
-    kind = {"model": None, "seed": seed, "randomness": "seeded", "device": "cpu", "dtype": "float32"}
     task = overlapping(tuple(sizes), copies)
     try:
-        ready = prepare(
-            pfl(noise_multiplier=noise), task, rounds=4, cohort=cohort, epsilon=epsilon, delta=DELTA, **kind
-        )
+        settings = {"rounds": 4, "cohort": cohort, "epsilon": epsilon, "delta": DELTA, "seed": seed}
+        ready = prepared(pfl(noise_multiplier=noise), task, **settings)
     except CloisterError:
         assert noise is not None or (copies > 1 and len(set(targets)) > 1)
         return
-    ledger = Ledger.create(None, "test", ready.budgets)
+    ledger = Ledger.create(None, "test", ready.description.budgets)
     for round in range(1, 6):
         members = cohort.sample(ready.fed.streams, round, len(sizes)).tolist()
         ledger.charge_each(ready.fed.bills(members), round=round, repeatable=True)
-    certificate = certify(ready.description, configuration_hash(ready.description), ledger)
+    certificate = certify(ready.description, ledger)
     assert certificate.epsilon <= max(targets) * (1 + 1e-6)
     spending = Spending(accounts_of(ledger), copies, adaptive=False)
     for account in accounts_of(ledger).values():

@@ -124,7 +124,7 @@ def described(name: str, task: Task) -> dict[str, Any]:
         delta=1e-2,
         dtype="float64",
     )
-    return json.loads(json.dumps(ready.description, default=str))
+    return ready.description.to_json()
 
 
 def others(unit: str) -> list[Task]:

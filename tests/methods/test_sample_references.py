@@ -19,11 +19,11 @@ from torch import Tensor
 
 import cloister as cl
 from cloister.engine import Loop
-from cloister.experiments.prepare import prepare
 from cloister.federation import Federation
 from cloister.privacy.ledger import Budget, Ledger
 from cloister.round import run_round
 from cloister.work import Turn, shapes_of, work_of
+from conftest import prepared
 
 Z, BATCH = 0.6, 3
 DIGITS = cl.data.digits(clients=40)
@@ -219,9 +219,7 @@ def test_the_active_part_is_drawn_uniformly_for_every_client_and_round():
 def test_a_fed_spa_agent_uploads_its_active_part_alone(keep, numbers):
     """4 bytes each; of 650 numbers, a twentieth is 32.5."""
     made = cl.methods.fed_spa(0.5, keep, steps=1, noise_multiplier=2.0)
-    kind = {"model": None, "seed": 0, "randomness": "seeded", "device": "cpu", "dtype": "float32"}
-    ready = prepare(made, DIGITS, rounds=1, cohort=cl.everyone(), epsilon=None, delta=1e-3, **kind)
-    assert ready.description["upload_bytes"] == 4 * numbers
+    assert prepared(made, DIGITS).description.upload_bytes == 4 * numbers
 
 
 # ---- Adap DP-FL -------------------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def show(
     """What a run reached and what it spent, computed afresh from its ledger."""
     from cloister.experiments import report
     from cloister.experiments.folder import RunFolder
-    from cloister.experiments.identity import plain
+    from cloister.privacy.description import plain
 
     if picture is not None:
         report.expect_picture(picture)

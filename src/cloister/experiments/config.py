@@ -232,12 +232,16 @@ def _run_keys() -> list[Key]:
 
 
 def _signature(function: Callable[..., Any], owner: str, prefix: str, without: tuple[str, ...]) -> list[Key]:
-    hints = typing.get_type_hints(function)
     return [
-        Key(prefix + name, owner, hints[name], parameter.default)
-        for name, parameter in inspect.signature(function).parameters.items()
+        Key(prefix + name, owner, _kind(parameter.annotation), parameter.default)
+        for name, parameter in inspect.signature(function, eval_str=True).parameters.items()
         if name not in without
     ]
+
+
+def _kind(annotation: Any) -> Any:
+    """The type alone, where the annotation says in words what the argument means."""
+    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
 
 
 def _convert(key: Key, value: Any) -> Any:

@@ -96,7 +96,7 @@ MEANINGS = {
     "engine": "auto, loop, vectorised or, on a GPU, graphed or compiled: changes the speed, not the result",
     "memory": "bytes that a chunk of clients may take (by default 1 GiB, or half of what is free on a GPU)",
     "seed": "seed of everything random in a simulation",
-    "randomness": "seeded (reproducible) or secure (cohorts and noise from the operating system)",
+    "secure_rng": "true: cohorts and noise come from the operating system, not from the seed",
     "device": "cpu, cuda, cuda:1, ...",
     "dtype": "float32 or float64",
     "precision": "exact; on a GPU also tf32 or bf16, for faster and coarser matrix products and convolutions",

@@ -83,26 +83,26 @@ def clients_table(folder: RunFolder) -> Table:
     Where a sample may lie with several clients, that includes what the others released about it.
     """
     description, accounts = folder.description(), folder.accounts()
-    if description["method"]["unit"] != "sample":
+    if description.method.unit != "sample":
         raise CloisterError(
-            f"Expected a run that protects single samples, found one of {description['method']['name']}, in which all "
+            f"Expected a run that protects single samples, found one of {description.method.name}, in which all "
             "clients have one account: its certificate says what any of them has lost."
         )
-    delta = description["delta"] or STRICT_DELTA
+    delta = description.delta or STRICT_DELTA
     table = _table("client", "samples", "noise", "rounds", "steps", f"spent at {delta:g}", "budget")
-    copies = description["task"].get("copies", 1)
-    spending = Spending(accounts, copies, description.get("adaptive_noise", True))
+    copies = description.task.copies
+    spending = Spending(accounts, copies, description.noise_schedule)
     spent: dict[tuple[object, ...], str] = {}
-    for client, samples in enumerate(description["task"]["sizes"]):
+    for client, samples in enumerate(description.task.sizes or ()):
         account = accounts.get(account_of(client), Account(account_of(client), None))
         history = (account.budget, frozenset(account.events.items()))
         if history not in spent:
             spent[history] = round_up(spending.lost(account, delta))
-        noises = description["noise_multipliers"]
+        noises = description.noise_multipliers
         table.add_row(
             str(client),
             str(samples),
-            f"{noises[client]:.3f}" if noises else f"{description['method']['mechanism']['noise_multiplier']:.3f}",
+            f"{noises[client]:.3f}" if noises else f"{description.method.mechanism.noise_multiplier:.3f}",
             str(len(account.rounds)),
             str(account.releases),
             spent[history],
@@ -242,7 +242,7 @@ def compared(label: str, target: float | None, folder: RunFolder, settings: Mapp
         certificate.prices[0].delta,
         certificate.noise_multiplier,
         certificate.rounds_charged,
-        folder.description()["upload_bytes"],
+        folder.description().upload_bytes,
         sum(line["seconds"] for line in lines),
         settings,
     )
