@@ -46,7 +46,7 @@ class Options:
     precision: Annotated[str, "exact; on a GPU also tf32 or bf16: faster, coarser products and convolutions"] = "exact"
     allow_large_delta: Annotated[bool, "true: accept a delta that publishing one client's data would satisfy"] = False
     engine: Annotated[str, "auto, loop, vectorised, on a GPU graphed or compiled: how, not what is computed"] = "auto"
-    memory: Annotated[int | None, "bytes for a chunk of clients (by default 1 GiB, or half of a free GPU)"] = None
+    memory: Annotated[int | None, "bytes for a chunk of clients (default: 1 GiB; on a GPU half of what is free)"] = None
     evaluate_every: Annotated[int | None, "rounds between evaluations (by default they take little time)"] = None
     checkpoint_every: Annotated[int, "rounds between checkpoints"] = 10
     progress: Annotated[bool | None, "show a bar; by default only on a terminal"] = None
@@ -129,7 +129,7 @@ def _expect_local_work(method: Method, task: Task) -> None:
 
 
 def _expect_samples_apart(method: Method, task: Task) -> None:
-    """Refuse to price a sample where it went into other samples: a neighbour would differ in all of these."""
+    """Refuse to price a sample where it went into other samples: an adjacent data set would differ in all of these."""
     if method.unit == "sample" and task.prepared_by != "sample":
         raise CloisterError(
             f"Expected data in which every sample was prepared by itself, for a method that protects samples, found "
