@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, settings
 from torch import nn
 
 import cloister as cl
-from cloister.cli import main
+from cloister.cli.app import main
 from cloister.data import Task
 from cloister.engine import Loop, Vectorised
 from cloister.experiments import training

@@ -126,7 +126,7 @@ def test_a_wrong_argument_of_a_run_is_refused(change, message, tmp_path, monkeyp
         (lambda: cl.servers.adam(lr="slow"), "server_lr > 0"),
         (lambda: cl.local.dp_sgd(1.0, cl.local.adam(0.1), 4, 1), "threshold to be a Threshold such as"),
         (lambda: cl.local.dp_sgd(cl.local.fixed(1.0), "adam", 4, 1), "optimiser to be an Optimiser such as"),
-        (lambda: cl.local.sgd(0.1, steps=1, gradient="sam"), "gradient to be a Gradient such as"),
+        (lambda: cl.local.sgd(lr=0.1, steps=1, gradient="sam"), "gradient to be a Gradient such as"),
         (
             lambda: cl.Method("mine", cl.local.sgd, cl.transforms.identity(), cl.mechanisms.none(), cl.servers.sgd()),
             "local to be a LocalRule such as cloister.local.sgd(lr=0.1, steps=5), found the function sgd: call it",

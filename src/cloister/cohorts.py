@@ -8,6 +8,7 @@ A draw costs what the cohort is large, however many clients are registered.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -18,8 +19,10 @@ from cloister.privacy.events import FixedSizeGaussian, Gaussian, PoissonGaussian
 from cloister.sampling import heads, subset
 from cloister.streams import Streams
 
+CohortSize = Annotated[int, "number of clients in every round"]
 
-def poisson(rate: float) -> Cohort:
+
+def poisson(rate: Annotated[float, "probability with which a client joins a round"]) -> Cohort:
     """Each client joins independently with probability `rate`. Neighbours: add or remove one client."""
     expect_probability("rate", rate, "the probability with which a client joins a round")
 
@@ -37,7 +40,7 @@ def poisson(rate: float) -> Cohort:
     )
 
 
-def fixed(size: int) -> Cohort:
+def fixed(size: CohortSize) -> Cohort:
     """Exactly `size` clients, all subsets equally likely. Neighbours: replace one client by another."""
     expect_count("size", size, "the number of clients in every round")
 
@@ -72,7 +75,7 @@ def everyone() -> Cohort:
     )
 
 
-def cyclic(size: int) -> Cohort:
+def cyclic(size: CohortSize) -> Cohort:
     """The first `size` clients, then the next, and so on, over and over. Neighbours: add or remove one client.
 
     Nothing is secret and nothing is sampled: a client takes part in one round of every cycle, so one Gaussian release

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -11,8 +12,10 @@ from cloister.errors import expect_count, expect_positive, expect_share, expect_
 from cloister.joints import Here, ServerOptimiser, State
 from cloister.public import loss_on, trained_on
 
+LearningRate = Annotated[float, "server learning rate"]
 
-def sgd(lr: float = 1.0, momentum: float = 0.0) -> ServerOptimiser:
+
+def sgd(lr: LearningRate = 1.0, momentum: Annotated[float, "server momentum"] = 0.0) -> ServerOptimiser:
     """v <- momentum * v + mean; w <- w + lr * v."""
     expect_positive("server_lr", lr, "1.0 takes the mean update as it is")
     expect_share("server_momentum", momentum, "0 switches it off", zero=True)
@@ -29,7 +32,12 @@ def sgd(lr: float = 1.0, momentum: float = 0.0) -> ServerOptimiser:
     return ServerOptimiser("sgd", {"lr": lr, "momentum": momentum}, init, update)
 
 
-def adam(lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, kappa: float = 1e-3) -> ServerOptimiser:
+def adam(
+    lr: LearningRate = 0.01,
+    beta1: Annotated[float, "server smoothing of the update"] = 0.9,
+    beta2: Annotated[float, "server smoothing of its square"] = 0.99,
+    kappa: Annotated[float, "server constant in the denominator"] = 1e-3,
+) -> ServerOptimiser:
     """The server of Fed-SPA (Hu, Gong & Guo, IJCAI 2021).
 
     u <- beta1 u + (1 - beta1) mean;  v <- beta2 v + (1 - beta2) u^2;  w <- w + lr u / (sqrt(v) + kappa).

@@ -17,7 +17,7 @@ from cloister.privacy.ledger import Ledger
 from cloister.round import cohort_total, run_round
 from conftest import ENGINES, federation, toy_model, toy_task
 from contract.audit import AUDITS
-from contract.catalogue import AUDITED, CLIENTS, COHORTS, METHODS, PAIRS, PLAIN, PRIVATE, cohorts_for, fed_of
+from contract.catalogue import AUDITED, CLIENTS, COHORTS, METHODS, PAIRS, PLAIN, PRIVATE, SAMPLES, cohorts_for, fed_of
 
 
 def play(fed, w, engine, rounds=3):
@@ -32,7 +32,13 @@ def usual_cohort(name):
 
 
 def test_every_method_is_under_contract():
+    """One entry of `catalogue.py` has the method's own name; variations of it have a second word."""
+    assert cl.methods.CATALOGUE.keys() <= METHODS.keys()
     assert {name.split()[0] for name in METHODS} == set(cl.methods.CATALOGUE)
+    for name, info in cl.methods.REGISTRY.items():
+        method = METHODS[name]()
+        assert method.name == name
+        assert info.unit == (method.unit if name in {*PRIVATE, *SAMPLES} else "nobody")
 
 
 @pytest.mark.parametrize(("name", "kind"), PAIRS)

@@ -204,7 +204,7 @@ def test_every_client_is_priced_at_its_own_noise():
     "spoil",
     [
         lambda method: replace(method, unit="client"),
-        lambda method: replace(method, local=cl.local.sgd(0.1, steps=1)),
+        lambda method: replace(method, local=cl.local.sgd(lr=0.1, steps=1)),
         lambda method: replace(method, local=replace(method.local, private=None)),
         lambda method: replace(method, local=replace(method.local, phases=method.local.phases * 2)),
         lambda method: replace(

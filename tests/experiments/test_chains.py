@@ -24,7 +24,7 @@ from conftest import federation, toy_model, toy_task
 TASK = toy_task(sizes=(7, 3, 1, 12, 5, 4, 2, 6))
 MODEL = toy_model(TASK)
 SIZE = sum(p.numel() for p in MODEL.parameters())
-LOCAL = cl.local.sgd(0.1, batch=4, steps=2)
+LOCAL = cl.local.sgd(lr=0.1, batch=4, steps=2)
 
 
 def method(transform: Transform, mechanism: Mechanism, local=LOCAL) -> cl.Method:

@@ -14,24 +14,25 @@ from cloister.experiments import training
 from cloister.experiments.compare import compare, planned
 from cloister.experiments.config import build
 from cloister.experiments.folder import RunFolder
-from cloister.methods import CARDS, CATALOGUE
+from cloister.methods import REGISTRY
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.events import Covered, DiscreteGaussianSum, FixedSizeGaussian, Gaussian, PoissonGaussian
 from conftest import Killed, killed_in_round
+from contract.catalogue import METHODS
 
 TASK = cl.data.digits(clients=40, public=60)
 LOCAL = {"lr": 0.5, "batch": 8, "steps": 2}
-OWN = {"ae_dpfl": {"student_epochs": 2}, "fedavg": {}, "pfl": {"clip": 0.5, "epoch": "lot"}}
-SAMPLES = [name for name, card in CARDS.items() if card.unit == "sample"]
+OWN = {"pfl": {"epoch": "lot", "epochs": 2}, "adap_dp_fl": {"decay": 0.9999}}
+COHORTS = {"cyclic": cl.cyclic(14), "everyone": cl.everyone(), "poisson": cl.poisson(0.5)}
 
 
 def made(name: str, **more):
-    own = {"pfl": {"lr": 0.5, "batch": 8, "epochs": 2}, "cpsgd": {"lr": 0.5, "batch": 8}}.get(name, LOCAL)
-    return CATALOGUE[name](**{**OWN.get(name, {"clip": 0.5}), **own, **more})
+    """As the contract has it, with noise that is calibrated."""
+    return METHODS[name](**{"noise_multiplier": None, **OWN.get(name, {}), **more})
 
 
 def go(method, **more):
-    cohort = {"dp_ftrl": cl.cyclic(14)}.get(method.name, cl.everyone() if method.unit == "sample" else cl.poisson(0.5))
+    cohort = COHORTS[REGISTRY[method.name].defaults.get("cohort", "poisson")]
     settings = {"cohort": cohort, "epsilon": 6.0, "delta": 1e-3, "engine": "vectorised", **more}
     return cl.run(method, settings.pop("task", TASK), rounds=settings.pop("rounds", 5), progress=False, **settings)
 
@@ -45,7 +46,7 @@ def interrupted(monkeypatch, method, folder, at: int, **more) -> None:
         go(method, folder=folder, checkpoint_every=2, **more)
 
 
-@pytest.mark.parametrize("name", [name for name in CATALOGUE if name != "fedavg"])
+@pytest.mark.parametrize("name", [name for name, info in REGISTRY.items() if info.unit != "nobody"])
 def test_a_method_spends_its_budget_and_resumes_to_the_same_bits(name, tmp_path, monkeypatch):
     whole = go(made(name), folder=tmp_path / "whole")
     assert 5.9 < whole.epsilon <= 6.0
@@ -104,9 +105,33 @@ def test_a_method_with_a_server_of_its_own_takes_no_other():
         build({**keys, "server": "adam"})
 
 
-def test_every_method_has_a_card():
-    assert set(CARDS) == set(CATALOGUE)
-    assert all(card.paper and card.trust and card.proven for card in CARDS.values())
+def test_of_every_method_all_is_known():
+    assert set(REGISTRY) == set(cl.methods.CATALOGUE)
+    assert all(info.paper and info.year < 9999 and info.trust and info.proven for info in REGISTRY.values())
+
+
+def test_methods_are_found_by_themselves_and_listed_by_year():
+    years = [REGISTRY[name].year for name in cl.methods.CATALOGUE]
+    assert years == sorted(years)
+    assert set(cl.methods.CATALOGUE) < set(dir(cl.methods))
+    for name, function in cl.methods.CATALOGUE.items():
+        assert getattr(cl.methods, name) is function
+    with pytest.raises(AttributeError, match=r'no method .dp_fedavgg.: perhaps you mean "dp_fedavg"'):
+        _ = cl.methods.dp_fedavgg
+
+
+def test_a_second_method_of_a_name_is_refused():
+    def lus() -> cl.Method: ...
+
+    lus.__module__ = "cloister.methods.again"
+    with pytest.raises(CloisterError, match=r"found it in cloister.methods.blur_lus and cloister.methods.again"):
+        cl.methods.register("Somebody, 2026", "nothing")(lus)
+
+
+@pytest.mark.parametrize(("name", "key"), [("ae_dpfl", "lr_decay"), ("pfl", "steps"), ("fed_spa", "momentum")])
+def test_methods_refuse_what_others_take(name, key):
+    with pytest.raises(TypeError, match=key):
+        made(name, **{key: 1})
 
 
 def test_a_cycle_is_paid_for_when_it_begins(tmp_path):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-    from cloister.experiments.config import Key
-    from cloister.methods import Card
+    from cloister.experiments.keys import Key
+    from cloister.methods import MethodInfo
 
 # Okabe & Ito's palette, told apart by colour-blind readers too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -187,21 +187,19 @@ def plan_picture(plan: Plan, path: Path) -> None:
     figure.savefig(path)
 
 
-def methods_table(cards: Mapping[str, Card]) -> Table:
+def methods_table(known: Mapping[str, MethodInfo]) -> Table:
     """What is known of every method."""
     table = _table("method", "protects", "paper", "must be trusted", "what is proven")
     for column in table.columns:
         column.justify = "left"
     table.columns[0].no_wrap = True
-    for name, card in cards.items():
-        table.add_row(name, card.unit, card.paper, card.trust, card.proven)
+    for name, info in known.items():
+        table.add_row(name, info.unit, info.paper, info.trust, info.proven)
     return table
 
 
 def keys_table(keys: Sequence[Key]) -> Table:
     """Keys with their defaults and what they mean."""
-    from cloister.experiments.meanings import MEANINGS
-
     table = _table("key", "default", "meaning")
     table.columns[0].no_wrap = True
     table.columns[1].justify = table.columns[2].justify = "left"
@@ -209,7 +207,7 @@ def keys_table(keys: Sequence[Key]) -> Table:
         default = (
             "required" if key.default is inspect.Parameter.empty else "" if key.default is None else str(key.default)
         )
-        table.add_row(key.name, default, MEANINGS[key.name])
+        table.add_row(key.name, default, key.help)
     return table
 
 

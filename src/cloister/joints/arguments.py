@@ -61,6 +61,7 @@ def _fields(group: Any) -> list[inspect.Parameter]:
             annotation=hints[field.name],
         )
         for field in dataclasses.fields(group)
+        if field.init
     ]
 
 

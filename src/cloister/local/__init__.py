@@ -3,11 +3,12 @@
 from cloister.local.optimisers import Optimiser, adam
 from cloister.local.private import Clipping, by_coordinate, by_norm, dp_sgd
 from cloister.local.thresholds import Threshold, as_written, fixed, quantile, repaired
-from cloister.local.training import Importance, keep_important, keep_largest, one_gradient, sgd
+from cloister.local.training import Importance, LocalSGD, keep_important, keep_largest, one_gradient, sgd
 
 __all__ = [
     "Clipping",
     "Importance",
+    "LocalSGD",
     "Optimiser",
     "Threshold",
     "adam",

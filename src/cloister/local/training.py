@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -11,31 +11,47 @@ from torch import Tensor
 from cloister.errors import CloisterError, expect_count, expect_one_of, expect_type
 from cloister.gradients import Gradient, plain
 from cloister.joints import Batch, Batching, LocalRule, Phase, Problem, State, Step
+from cloister.joints.arguments import flat_arguments
 from cloister.local import optimisers
 from cloister.params import Layout
 from cloister.sparsity import Ties, expect_fraction, expect_ties, largest
 
+LearningRate = Annotated[float, "local learning rate"]
+BatchSize = Annotated[int, "samples in a local mini-batch"]
+Steps = Annotated[int | None, "local steps in a round (or give epochs)"]
+Epochs = Annotated[int | None, "local passes over the data in a round (or give steps)"]
+Momentum = Annotated[float, "local momentum"]
+WeightDecay = Annotated[float, "local weight decay"]
+LearningRateDecay = Annotated[float, "factor on the local learning rate after every round"]
 
-def sgd(
-    lr: float,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    lr_decay: float = 1.0,
-    gradient: Gradient | None = None,
-) -> LocalRule:
+
+@dataclass(frozen=True)
+class LocalSGD:
+    """How clients train: the arguments of `sgd`, and of every method that trains by it. Give steps or epochs."""
+
+    lr: LearningRate = 0.1
+    batch: BatchSize = 10
+    steps: Steps = None
+    epochs: Epochs = None
+    momentum: Momentum = 0.0
+    weight_decay: WeightDecay = 0.0
+    lr_decay: LearningRateDecay = 1.0
+    given_as_keywords: ClassVar[bool] = True
+
+
+@flat_arguments
+def sgd(*, training: LocalSGD, gradient: Gradient | None = None) -> LocalRule:
     """Stochastic gradient descent over a number of steps or of epochs; the update is w_end - w_start.
 
     In round t (from 1): v <- momentum * v + g + weight_decay * w; w <- w - lr * lr_decay^(t-1) * v. The velocity
     starts from zero in every round. A step without a real sample changes nothing, so a client that has no
     data sends zero, weight decay or not.
     """
-    expect_batches(batch, steps, epochs)
+    expect_batches(training.batch, training.steps, training.epochs)
     if gradient is not None:
         expect_type("gradient", gradient, Gradient, "a Gradient such as cloister.gradients.plain()")
-    rule, gradient = optimisers.sgd(lr, momentum, weight_decay, lr_decay), gradient or plain()
+    rule = optimisers.sgd(training.lr, training.momentum, training.weight_decay, training.lr_decay)
+    gradient = gradient or plain()
 
     def init(w: Tensor) -> State:
         return {"w": w, **rule.init(w)}
@@ -46,14 +62,15 @@ def sgd(
     def update(layout: Layout, state: State, start: Tensor) -> Tensor:
         return state["w"] - start
 
+    batching = Batching(training.batch, training.steps, training.epochs)
     settings = {
-        "batch": batch,
-        "steps": steps,
-        "epochs": epochs,
+        "batch": training.batch,
+        "steps": training.steps,
+        "epochs": training.epochs,
         **rule.settings,
         "gradient": {"name": gradient.name, **gradient.settings},
     }
-    return LocalRule("sgd", settings, (Phase(Batching(batch, steps, epochs), step),), init, update)
+    return LocalRule("sgd", settings, (Phase(batching, step),), init, update)
 
 
 def one_gradient(batch: int) -> LocalRule:

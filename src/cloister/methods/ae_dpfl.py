@@ -13,30 +13,35 @@ casts one vote a query, so Q queries cost Q Gaussian releases of sensitivity 1, 
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from cloister import local, mechanisms, servers, transforms
 from cloister.errors import CloisterError, expect_count
 from cloister.joints import Method, Setting
-from cloister.methods.cards import card
+from cloister.joints.arguments import flat_arguments
+from cloister.local import LocalSGD
+from cloister.methods.arguments import NoiseMultiplier, NoisePlace
+from cloister.methods.registry import register
 
 
-@card("Zhu et al., 2020", "noisy votes on public samples")
+@dataclass(frozen=True)
+class _Training(LocalSGD):
+    lr_decay: float = field(default=1.0, init=False)  # over rounds, and one round is the method
+
+
+@register("Zhu et al., 2020", "noisy votes on public samples")
+@flat_arguments
 def ae_dpfl(
-    queries: int | None = None,
-    lr: float = 0.1,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    student_lr: float = 0.1,
-    student_epochs: int = 20,
-    student_batch: int = 32,
-    student_momentum: float = 0.5,
-    noise_multiplier: float | None = None,
-    noise: Literal["central", "distributed"] = "central",
+    queries: Annotated[int | None, "public samples that are voted on (by default all)"] = None,
+    *,
+    training: _Training,
+    student_lr: Annotated[float, "learning rate of the student"] = 0.1,
+    student_epochs: Annotated[int, "the student's passes over the public samples"] = 20,
+    student_batch: Annotated[int, "public samples in the student's mini-batch"] = 32,
+    student_momentum: Annotated[float, "momentum of the student"] = 0.5,
+    noise_multiplier: NoiseMultiplier = None,
+    noise: NoisePlace = "central",
 ) -> Method:
     """Local teachers, noisy votes on public samples (all, or the first `queries`), and a student.
 
@@ -57,7 +62,7 @@ def ae_dpfl(
 
     return Method(
         name="ae_dpfl",
-        local=local.sgd(lr, batch, steps, epochs, momentum, weight_decay),
+        local=local.sgd(training=training),
         transform=transforms.votes(queries or 1),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=servers.student(student_lr, student_epochs, student_batch, student_momentum),

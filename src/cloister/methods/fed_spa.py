@@ -16,37 +16,54 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from cloister import local, servers, transforms
 from cloister.errors import expect, expect_one_of, expect_positive
-from cloister.joints import LocalRule, Lots, Method, ServerOptimiser, Setting
+from cloister.joints import LocalRule, Lots, Method, Setting
 from cloister.local.optimisers import sgd
+from cloister.local.training import BatchSize, Epochs, LearningRate, LearningRateDecay, Steps
 from cloister.mechanisms.gaussian import in_steps
-from cloister.methods.cards import EVERY_UPDATE, NOBODY, OWN_STEPS, Mode, as_published, card, claim
+from cloister.methods.arguments import (
+    BatchSamplingOfMode,
+    ClipLearningRate,
+    Keep,
+    NoiseMultiplier,
+    Quantile,
+    QueryNoise,
+    SampleClipNorm,
+    Server,
+)
+from cloister.methods.published import Mode, as_published, claim
+from cloister.methods.registry import EVERY_UPDATE, NOBODY, OWN_STEPS, register
 from cloister.sparsity import expect_fraction, kept_of
 
 _PUBLISHED = "lots of fixed size, priced strictly, with the paper's Theorem 1 beside (and whether its conditions hold)"
 
 
-@card("Hu, Gong & Guo, IJCAI 2021", OWN_STEPS, NOBODY, published=_PUBLISHED, unit="sample")
+@register("Hu, Gong & Guo, IJCAI 2021", OWN_STEPS, NOBODY, published=_PUBLISHED, unit="sample", server="adam")
 def fed_spa(
-    clip: float = 1.0,
-    keep: float = 0.4,
-    lr: float = 0.1,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    clipping: Literal["norm", "coordinate"] = "norm",
-    bound: Literal["public", "quantile"] = "public",
-    quantile: float = 0.5,
-    clip_lr: float = 0.2,
-    query_noise: float = 5.0,
-    lr_decay: float = 1.0,
-    lots: Lots | None = None,
-    noise_multiplier: float | None = None,
+    clip: Annotated[float, "G, the bound on a sample's whole gradient"] = 1.0,
+    keep: Keep = 0.4,
+    lr: LearningRate = 0.1,
+    batch: BatchSize = 10,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    clipping: Annotated[
+        Literal["norm", "coordinate"], "a sample's gradient is clipped by its norm, or coordinate by coordinate"
+    ] = "norm",
+    bound: Annotated[
+        Literal["public", "quantile"],
+        "where G comes from: public (clip), or a quantile of norms, by priced queries",
+    ] = "public",
+    quantile: Quantile = 0.5,
+    clip_lr: ClipLearningRate = 0.2,
+    query_noise: QueryNoise = 5.0,
+    lr_decay: LearningRateDecay = 1.0,
+    lots: BatchSamplingOfMode = None,
+    noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "honest",
-    server: ServerOptimiser | None = None,
+    server: Server = None,
 ) -> Method:
     """A random part of the coordinates for each agent and round. `clip` is G, the bound on a whole gradient.
 
@@ -90,18 +107,18 @@ _ANY = 1000
 """Before the model is known: what is priced does not depend on its size."""
 
 
-@card("Hu, Gong & Guo, IJCAI 2021", OWN_STEPS, NOBODY, published=_PUBLISHED, unit="sample")
+@register("Hu, Gong & Guo, IJCAI 2021", OWN_STEPS, NOBODY, published=_PUBLISHED, unit="sample")
 def dp_fed(
-    clip: float = 1.0,
-    lr: float = 0.1,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    lr_decay: float = 1.0,
-    lots: Lots | None = None,
-    noise_multiplier: float | None = None,
+    clip: SampleClipNorm = 1.0,
+    lr: LearningRate = 0.1,
+    batch: BatchSize = 10,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    lr_decay: LearningRateDecay = 1.0,
+    lots: BatchSamplingOfMode = None,
+    noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "honest",
-    server: ServerOptimiser | None = None,
+    server: Server = None,
 ) -> Method:
     """Fed-SPA's yardstick: all coordinates, and a server that averages. Guarantee: that of Fed-SPA."""
     rule = local.dp_sgd(local.fixed(clip), sgd(lr, lr_decay=lr_decay), batch, steps, epochs, _lots(lots, mode))
