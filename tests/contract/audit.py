@@ -30,7 +30,8 @@ ENGINE = Vectorised(chunk=1000)
 
 def released(play: Play, fed: Federation, w: Tensor, round: int = 1) -> Tensor:
     """The noisy sum that a round releases: recovered from the model's step, or caught before it is decoded."""
-    if fed.method.transform.decode is Transform.decode and fed.method.server.name == "sgd":
+    server = fed.method.server
+    if fed.method.transform.decode is Transform.decode and (server.name, server.settings) == ("sgd", sgd().settings):
         outcome = play(fed, Ledger.create(None, "audit", {}), ENGINE, round, w, fed.method.init(w))
         return ((outcome.w - w) * fed.denominator).cpu()
     caught = []

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import subprocess
 import sys
+import textwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -229,3 +232,12 @@ def test_a_model_that_is_none_is_refused(tmp_path):
     assert not (tmp_path / "run").exists()
     run = build({**RUN, "data": "laboratory.tried:blobs", "model": "laboratory.tried:bare"}).start(progress=False)
     assert isinstance(run.model, torch.nn.Linear)
+
+
+def test_the_method_in_contributing_works(tmp_path):
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    code = re.search(r"   ```python\n(   \"\"\"Half-DP.*?)   ```", text, re.DOTALL)[1]
+    (tmp_path / "laboratory" / "tried.py").write_text(textwrap.dedent(code))
+    values = {**RUN, "method": "laboratory.tried:half_dp", "clients": 20}
+    assert method_info(values).paper == "Somebody et al., NeurIPS 2026"
+    assert build(values).start(progress=False).certificate.private
