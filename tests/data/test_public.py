@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +12,7 @@ import cloister as cl
 from cloister.data import RawData, Samples, Task, deal
 from cloister.data.public import rows_of_people, set_aside
 from cloister.errors import CloisterError
+from cloister.experiments.keys import keys_of
 
 DEALT = {
     "iid": lambda seed=0: cl.data.iid(8, seed),
@@ -168,8 +168,8 @@ def test_bad_public_labels_are_refused():
 
 @pytest.mark.parametrize("name", cl.data.CATALOGUE)
 def test_every_set_has_the_key(name):
-    parameter = inspect.signature(cl.data.CATALOGUE[name]).parameters["public"]
-    assert (parameter.default, parameter.annotation) == (0, "int")
+    key = next(key for key in keys_of("data", name) if key.name == "public")
+    assert (key.default, key.kind) == (0, int)
 
 
 @pytest.mark.parametrize("name", sorted(set(cl.data.CATALOGUE) - {"digits"}))
