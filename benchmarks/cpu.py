@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import cloister as cl
-from cloister.engine import Loop, Vectorised, choose, chunk_size, memory_budget
+from cloister.engine import Loop, Vectorized, choose, chunk_size, memory_budget
 from measure import ROOT, Bench, Suite, Times, in_turns, peer, timed
 from works import WORKS, Work
 
@@ -76,7 +76,7 @@ def registered(suite: Suite) -> None:
         for count in (1000, 1_000_000):
             bench = Bench(replace(SMALL, registered=count), "cpu")
             chosen = cohort or cl.poisson(50 / count)
-            plays[str(count)] = replace(bench, fed=replace(bench.fed, cohort=chosen)).round(Vectorised(200))
+            plays[str(count)] = replace(bench, fed=replace(bench.fed, cohort=chosen)).round(Vectorized(200))
         found = in_turns(plays, 5 * suite.rounds, warmup=5)
         few, many = found["1000"], found["1000000"]
         suite.row(f"{SMALL}, {name}, 1,000,000 registered", many, "ourselves with 1,000 registered", few, 1 / 1.1)
@@ -87,7 +87,7 @@ def growth(suite: Suite) -> None:
     for cohort in (10, 100, 1000, 10_000):
         bench = Bench(replace(SMALL, registered=cohort, cohort=cohort), "cpu")
         chunk = chunk_size(bench.fed, bench.w, memory_budget(torch.device("cpu")))
-        times = timed(bench.round(Vectorised(chunk)), 5 if cohort > 1000 else suite.rounds)
+        times = timed(bench.round(Vectorized(chunk)), 5 if cohort > 1000 else suite.rounds)
         suite.add({"growth": "cohort", "cohort": cohort, "ours": asdict(times)})
     for hidden in (10, 100, 1000, 10_000, 150_000):
         bench = Bench(replace(DIGITS, cohort=10, registered=10, hidden=hidden), "cpu")
@@ -98,7 +98,7 @@ def growth(suite: Suite) -> None:
         suite.add({"growth": "model", "parameters": parameters, "ours": asdict(times), "engine": engine.name})
     for count in (100, 1000, 10_000, 100_000, 1_000_000):
         bench = Bench(replace(SMALL, registered=count), "cpu")
-        times = timed(bench.round(Vectorised(200)), 5 * suite.rounds)
+        times = timed(bench.round(Vectorized(200)), 5 * suite.rounds)
         suite.add({"growth": "registered", "registered": count, "ours": asdict(times)})
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import cloister as cl
-from cloister.engine import Vectorised, chunk_size
+from cloister.engine import Vectorized, chunk_size
 from measure import Bench
 from works import Work
 
@@ -37,7 +37,7 @@ def grown(work: Work, private: bool, budget: int | None, tell: Any) -> None:
     )
     object.__setattr__(bench, "fed", replace(bench.fed, method=method, cohort=cl.everyone()))
     chunk = chunk_size(bench.fed, bench.w, budget) if budget else work.cohort
-    play = bench.round(Vectorised(chunk))
+    play = bench.round(Vectorized(chunk))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for number in (1, 2):
         play(number)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import cloister as cl
-from cloister.engine import Graphed, Vectorised
+from cloister.engine import Graphed, Vectorized
 from cloister.joints import Cohort, Method
 from cloister.round import Engine
 from measure import Bench, Suite, Times, in_turns, timed
@@ -45,7 +45,7 @@ def methods(work: Work) -> dict[str, tuple[Method, Cohort]]:
     shared: dict[str, Any] = {"lr": work.lr, "steps": work.steps, "batch": work.batch, "noise_multiplier": 1.0}
     usual: dict[str, Any] = {"clip": work.clip, **shared}
     bare: dict[str, Any] = {**usual, "momentum": 0.0, "weight_decay": 0.0, "lr_decay": 1.0}
-    rule = cl.local.sgd(work.lr, work.batch, work.steps)
+    rule = cl.local.sgd(lr=work.lr, batch=work.batch, steps=work.steps)
     plain = cl.methods.dp_fedavg(**usual)
     on_sum = cl.transforms.chain(plain.transform, cl.transforms.top_k_of_sum(0.4))
     cohort, turns = cl.fixed(work.cohort), cl.cyclic(work.cohort)
@@ -89,7 +89,7 @@ def main() -> None:
     all_of_them = benches(WORKS["writers" if gpu else "small"], options.device, "tf32" if gpu else "exact")
 
     def engine() -> Engine:
-        return Graphed(50) if gpu else Vectorised(50)
+        return Graphed(50) if gpu else Vectorized(50)
 
     if gpu:
         times: dict[str, Times] = {}

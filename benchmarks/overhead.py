@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import cloister as cl
-from cloister.batches import Population
+from cloister.population import Population
 from cloister.experiments import prepare, training
 from cloister.experiments.folder import RunFolder
 from cloister.privacy.ledger import Ledger

@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import cloister as cl
-from cloister.engine import Graphed, Loop, Vectorised
-from cloister.federation import Federation
+from cloister.engine import Graphed, Loop, Vectorized
+from cloister.round.bind import Federation
 from cloister.lots import draw_lots
 from cloister.round import Engine
 from measure import Bench, Suite, in_turns
@@ -68,7 +68,7 @@ def opacus_round(work: Work, fed: Federation, module: nn.Module, w: Tensor, lots
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
-    layout, total = fed.problem.layout, torch.zeros_like(w)
+    layout, total = fed.objective.layout, torch.zeros_like(w)
     expected = fed.method.local.batching.expected(work.samples)
     for lot in lots:
         private = GradSampleModule(layout.load(copy.deepcopy(module), w))
@@ -87,8 +87,8 @@ def opacus_round(work: Work, fed: Federation, module: nn.Module, w: Tensor, lots
 def engines_for(device: str, work: Work) -> dict[str, Engine]:
     if device == "cuda":
         return {"graphed": Graphed(work.cohort), "compiled": Graphed(work.cohort, compiled=True)}
-    half = Vectorised(-(-work.cohort // 2))  # which the cache may hold
-    return {"vectorised": Vectorised(work.cohort), "in halves": half, "loop": Loop(workers=torch.get_num_threads())}
+    half = Vectorized(-(-work.cohort // 2))  # which the cache may hold
+    return {"vectorised": Vectorized(work.cohort), "in halves": half, "loop": Loop(workers=torch.get_num_threads())}
 
 
 def measure(suite: Suite, name: str, rounds: int, precision: str) -> None:

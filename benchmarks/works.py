@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import cloister as cl
-from cloister.batches import Population, plan, shape_of
-from cloister.federation import Federation
+from cloister.population import Population
+from cloister.batches import plan, shape_of
+from cloister.round.bind import Federation
 from cloister.models import CATALOGUE as MODELS
-from cloister.problem import cross_entropy, problem_of
+from cloister.problem import cross_entropy, objective_of
 from cloister.streams import Streams, fold
 from cloister.views import View, images, plain
 
@@ -76,7 +77,7 @@ def federation(
     torch.manual_seed(0)
     more = {"hidden": work.hidden} if work.hidden else {}
     module = MODELS[work.model](work.shape, work.classes, **more).to(device, dtype).train()
-    problem = problem_of(module, cross_entropy, population.inputs[:2], population.labels[:2], work.classes, view)
+    problem = objective_of(module, cross_entropy, population.inputs[:2], population.labels[:2], work.classes, view)
     usual = cl.methods.dp_fedavg(clip=work.clip, lr=work.lr, steps=work.steps, batch=work.batch, noise_multiplier=1.0)
     public = population.inputs[:200], population.labels[:200]
     cohort = cohort or cl.fixed(work.cohort)
@@ -91,7 +92,7 @@ def plain_loop(work: Work, fed: Federation, module: nn.Module, w: Tensor, round:
     batches = plan(fed.population, batching, shape_of(fed.population.counts[cohort], batching), clients, keys).samples
     net, total = copy.deepcopy(module), torch.zeros_like(w)
     for rows_of_client in batches:
-        net.load_state_dict(fed.problem.layout.views(w))
+        net.load_state_dict(fed.objective.layout.views(w))
         optimiser = torch.optim.SGD(net.parameters(), lr=work.lr)
         for rows in rows_of_client:
             optimiser.zero_grad()

@@ -24,18 +24,22 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from torch import nn
+from torch import Tensor, nn
 
 import cloister as cl
-from cloister.cli import main
+from cloister.batches import Work, shapes_of, work_of
+from cloister.cli.app import main
 from cloister.data import Task
-from cloister.engine import Loop, Vectorised
+from cloister.engine import Loop, Vectorized
 from cloister.experiments import training
 from cloister.experiments.prepare import Ready, prepare
-from cloister.federation import Federation
-from cloister.joints import Cohort, Method
+from cloister.experiments.request import Request
+from cloister.joints import Cohort, Mechanism, Method, MethodState
+from cloister.joints.arguments import flat_arguments
+from cloister.joints.state import flatten
 from cloister.privacy.ledger import Ledger
-from cloister.problem import problem_of
+from cloister.problem import objective_of
+from cloister.round import Federation, Offer, RoundPlan
 from cloister.streams import Streams
 
 torch.set_num_threads(1)
@@ -54,7 +58,7 @@ for _name in ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GITHUB_ACTIONS", "T
 # Processes that tests start have one thread each, as this one: the same sums everywhere, and no fight for two cores.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-ENGINES = [Loop(), Vectorised(chunk=1000), Vectorised(chunk=3)]
+ENGINES = [Loop(), Vectorized(chunk=1000), Vectorized(chunk=3)]
 
 
 @pytest.fixture(autouse=True)
@@ -124,18 +128,17 @@ def federation(
     task = task or toy_task()
     module = (model or toy_model(task)).to(device, dtype).train()
     population = task.population.to(torch.device(device), dtype)
-    problem = problem_of(module, task.loss, population.inputs[:2], population.labels[:2], task.classes, task.view)
+    objective = objective_of(module, task.loss, population.inputs[:2], population.labels[:2], task.classes, task.view)
     if public is not None and public[0].is_floating_point():
         public = public[0].to(device, dtype), public[1].to(device)
-    fed = Federation(method, cohort or cl.everyone(), problem, population, Streams(seed, secure), public=public)
-    return fed, problem.layout.flatten(dict(module.named_parameters()))
+    fed = Federation(method, cohort or cl.everyone(), objective, population, Streams(seed, secure), public=public)
+    return fed, objective.layout.flatten(dict(module.named_parameters()))
 
 
 def prepared(method: Method, task: Task, **more: Any) -> Ready:
     """A run that is ready to begin: seeded, on a CPU, of a few rounds in which everybody takes part."""
-    usual = {"rounds": 3, "cohort": cl.everyone(), "epsilon": None, "delta": 1e-3, "model": None, "seed": 0}
-    usual |= {"randomness": "seeded", "device": "cpu", "dtype": "float32"}
-    return prepare(method, task, **{**usual, **more})
+    usual = {"rounds": 3, "cohort": cl.everyone(), "delta": 1e-3}
+    return prepare(flat_arguments(Request)(method, task, **{**usual, **more}))
 
 
 @pytest.fixture
@@ -161,3 +164,27 @@ def command(monkeypatch, capsys):
         return subprocess.CompletedProcess([], int(code or 0), out, err)
 
     return run
+
+
+def plan_of(fed: Federation, round: int, w: Tensor, clients: Tensor) -> RoundPlan:
+    """What an engine is asked for, where these clients are the cohort."""
+    clients = clients.sort().values
+    return RoundPlan.of(fed, Offer(round, clients, w, fed.broadcast(round, w, fed.method.init(w).transform)), clients)
+
+
+def work_of_one(fed: Federation, round: int, w: Tensor, client: int) -> Work:
+    """All that one client needs for a round, stacked."""
+    plan = plan_of(fed, round, w, torch.tensor([client]))
+    who, local = plan.clients, fed.method.local
+    shapes = shapes_of(fed.population.counts[who], local)
+    return work_of(fed.population, local, shapes, plan.chunk(who), plan.drawn(who, 1).batches)
+
+
+def flat_state(state: MethodState) -> dict[str, Tensor]:
+    """All that is kept from round to round, by part and name: "server/velocity"."""
+    return flatten(vars(state))
+
+
+def share(mechanism: Mechanism, *place: Any) -> Tensor:
+    """One part of a mechanism's noise: streams, like, sensitivity, round, client, of how many."""
+    return mechanism.draw(mechanism.noise_multiplier, *place)

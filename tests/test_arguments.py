@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import cloister as cl
-from cloister.engine import Vectorised
+from cloister.engine import Vectorized
 from cloister.errors import CloisterError, Note, shown
 from conftest import toy_task
 
@@ -71,7 +71,7 @@ def refused(call) -> str:
         ({"seed": "0"}, "seed to be a whole number"),
         ({"seed": 2**64}, "seed to be at most"),
         ({"engine": ["loop"]}, "engine to be one of"),
-        ({"randomness": ["secure"]}, "randomness to be one of"),
+        ({"secure_rng": "yes"}, "secure_rng to be True or False"),
         ({"dtype": torch.float32}, "dtype to be one of float32, float64"),
         ({"device": torch.device("cpu")}, "device to be the name of a device"),
         ({"device": 3}, "device to be the name of a device"),
@@ -91,7 +91,7 @@ def test_a_wrong_argument_of_a_run_is_refused(change, message, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: method(server="adam"), "server to be a ServerOptimiser such as cloister.servers.sgd()"),
+        (lambda: method(server="adam"), "server to be a ServerOptimizer such as cloister.servers.sgd()"),
         (lambda: method(server=cl.servers.adam), "found the function adam: call it"),
         (lambda: method(lr="fast"), "lr > 0"),
         (lambda: method(lr=10**40), "lr between 1e-18 and 1e+18"),
@@ -114,7 +114,7 @@ def test_a_wrong_argument_of_a_run_is_refused(change, message, tmp_path, monkeyp
         (lambda: method(noise_multiplier="1"), "noise_multiplier >= 0"),
         (lambda: method(noise_multiplier=1e-300), "noise_multiplier to be 0 or between 0.001 and 1e+06"),
         (lambda: method(noise_multiplier=1e308), "noise_multiplier <= 1e+18"),
-        (lambda: cl.methods.adap_dp_fl(server="adam"), "server to be a ServerOptimiser"),
+        (lambda: cl.methods.adap_dp_fl(server="adam"), "server to be a ServerOptimizer"),
         (lambda: cl.methods.adap_dp_fl(floor="low"), "floor > 0"),
         (lambda: cl.methods.fed_spa(keep="some", steps=1), "0 < keep <= 1"),
         (lambda: cl.methods.lus(1.0, sparsity="most", steps=1), "0 <= sparsity < 1"),
@@ -125,8 +125,8 @@ def test_a_wrong_argument_of_a_run_is_refused(change, message, tmp_path, monkeyp
         (lambda: cl.cyclic(10**40), "size to be at most"),
         (lambda: cl.servers.adam(lr="slow"), "server_lr > 0"),
         (lambda: cl.local.dp_sgd(1.0, cl.local.adam(0.1), 4, 1), "threshold to be a Threshold such as"),
-        (lambda: cl.local.dp_sgd(cl.local.fixed(1.0), "adam", 4, 1), "optimiser to be an Optimiser such as"),
-        (lambda: cl.local.sgd(0.1, steps=1, gradient="sam"), "gradient to be a Gradient such as"),
+        (lambda: cl.local.dp_sgd(cl.local.fixed(1.0), "adam", 4, 1), "optimiser to be an Optimizer such as"),
+        (lambda: cl.local.sgd(lr=0.1, steps=1, gradient="sam"), "gradient to be a Gradient such as"),
         (
             lambda: cl.Method("mine", cl.local.sgd, cl.transforms.identity(), cl.mechanisms.none(), cl.servers.sgd()),
             "local to be a LocalRule such as cloister.local.sgd(lr=0.1, steps=5), found the function sgd: call it",
@@ -146,7 +146,7 @@ def test_more_local_work_than_memory_holds_is_refused_before_a_folder_is_made(tm
 
 @pytest.mark.parametrize("make", [method, cl.methods.pfl])
 def test_a_batch_larger_than_any_client_is_all_its_samples(make):
-    keys = {**FLAWLESS, "epsilon": None, "randomness": "seeded"}
+    keys = {**FLAWLESS, "epsilon": None}
     large, fitting = (cl.run(make(batch=b, noise_multiplier=3.0), TASK, **keys).model for b in (10**9, 12))
     assert len(large.weight) == len(fitting.weight)
     assert torch.isfinite(large.weight).all()
@@ -212,6 +212,6 @@ def test_an_engine_that_lacks_memory_is_no_reason_for_a_note(monkeypatch, recwar
     def greedy(*_):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(Vectorised, "total", greedy)
+    monkeypatch.setattr(Vectorized, "total", greedy)
     assert cl.run(method(), TASK, **{**FLAWLESS, "engine": "auto"}).engine == "loop"
     assert not [one for one in recwarn if issubclass(one.category, Note)]

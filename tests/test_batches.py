@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.batches import Population, plan, rounded_up, shape_of
+from cloister.batches import rounded_up, shape_of, shuffled
 from cloister.joints import Batching
+from cloister.population import Population
 from cloister.streams import fold
 
 
@@ -18,10 +21,19 @@ def population(sizes: list[int]) -> Population:
     )
 
 
+class Batches(NamedTuple):
+    """Rows of samples, and which are real."""
+
+    samples: torch.Tensor
+    mask: torch.Tensor
+
+
 def planned(sizes: list[int], batching: Batching, clients: list[int] | None = None):
     chosen = torch.tensor(list(range(len(sizes))) if clients is None else clients)
     people = population(sizes)
-    return plan(people, batching, shape_of(people.counts[chosen], batching), chosen, fold(torch.tensor(9), chosen))
+    return Batches(
+        *shuffled(people, batching, shape_of(people.counts[chosen], batching), chosen, fold(torch.tensor(9), chosen))
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -97,7 +109,7 @@ def test_padding_to_one_of_few_shapes_changes_no_batch(sizes, batching):
     assert exact.most <= padded.most
     assert exact.steps <= padded.steps <= max(1.25 * exact.steps, exact.steps)
     keys = fold(torch.tensor(9), everybody)
-    one, other = (plan(people, batching, shape, everybody, keys) for shape in (exact, padded))
+    one, other = (Batches(*shuffled(people, batching, shape, everybody, keys)) for shape in (exact, padded))
     for client in range(len(sizes)):
         assert one.samples[client][one.mask[client]].tolist() == other.samples[client][other.mask[client]].tolist()
         steps, there = (int(made.mask[client].any(1).sum()) for made in (one, other))

@@ -15,14 +15,17 @@ from scipy import stats
 
 from bounds import fits_cells
 from cloister.errors import CloisterError
-from cloister.joints import Bound
+from cloister.joints import Sensitivity
 from cloister.mechanisms import binomial, coins
 from cloister.mechanisms.coins import heads
 from cloister.privacy.events import BinomialSum, FixedSizeGaussian, Gaussian, PoissonGaussian, Unsupported
 from cloister.streams import Streams
+from conftest import share as noise
 
 CPU = torch.device("cpu")
-USUAL = {"trials": 200, "levels": 5, "clip": 1.0, "range": 0.5, "dimension": 30_000, "step_delta": 1e-6}
+USUAL = {"trials": 200, "levels": 5, "clip": 1.0, "range": 0.5, "step_delta": 1e-6}
+DIMENSION = 30_000
+SENT = Sensitivity(length=DIMENSION)
 
 
 def fits(draws: np.ndarray, trials: int, chance: float = 0.5) -> bool:
@@ -95,16 +98,16 @@ def test_every_draw_is_the_one_that_its_bits_say(trials, bits):
 
 def share(trust: str, shares: int = 1, client: int = 0, round: int = 1, **more) -> torch.Tensor:
     mechanism = binomial(**{**USUAL, **more}, trust=trust, shares=shares)
-    like = torch.zeros(USUAL["dimension"], dtype=torch.int64)
-    return mechanism.share(Streams(1), like, Bound(mechanism.most_l2), round, client, 7)
+    like = torch.zeros(DIMENSION, dtype=torch.int64)
+    return noise(mechanism, Streams(1), like, Sensitivity(length=DIMENSION), round, client, 7)
 
 
 @pytest.mark.parametrize("trust", ["message", "sum"])
 def test_a_share_has_mean_zero_and_all_its_coins(trust):
-    noise = share(trust, 4 if trust == "sum" else 1)
-    assert noise.dtype == torch.int64
-    assert fits((noise + 100).numpy(), 200)
-    assert not fits((noise + 100).numpy(), 190)
+    drawn = share(trust, 4 if trust == "sum" else 1)
+    assert drawn.dtype == torch.int64
+    assert fits((drawn + 100).numpy(), 200)
+    assert not fits((drawn + 100).numpy(), 190)
 
 
 def test_noise_is_fresh_every_round_and_for_every_client():
@@ -115,15 +118,15 @@ def test_noise_is_fresh_every_round_and_for_every_client():
 def test_what_is_priced_is_one_message_or_the_sum_of_as_many_as_are_counted_on():
     lot = FixedSizeGaussian(1.0, 10, 600)
     alone, summed = binomial(**USUAL, trust="message"), binomial(**USUAL, trust="sum", shares=50)
-    assert alone.price(lot) == BinomialSum(5, 200, 1.0, 0.5, 30_000, 10 / 600, 1e-6)
-    assert summed.price(lot) == BinomialSum(5, 50 * 200, 1.0, 0.5, 30_000, 10 / 600, 1e-6)
-    assert alone.noise_multiplier == alone.price(lot).noise_multiplier
+    assert alone.account(lot, SENT) == BinomialSum(5, 200, 1.0, 0.5, 30_000, 10 / 600, 1e-6)
+    assert summed.account(lot, SENT) == BinomialSum(5, 50 * 200, 1.0, 0.5, 30_000, 10 / 600, 1e-6)
+    assert alone.noise_multiplier == alone.account(lot, SENT).noise_multiplier
     assert summed.noise_multiplier == pytest.approx(math.sqrt(50) * alone.noise_multiplier)
     each = binomial(**USUAL, trust="message", per_sample=True)
-    assert each.price(lot) == BinomialSum(5, 200, 0.1, 0.5, 30_000, 10 / 600, 1e-6), "one of ten in the mean"
-    assert each.most_l2 == alone.most_l2, "which is as long as ever"
+    assert each.account(lot, SENT) == BinomialSum(5, 200, 0.1, 0.5, 30_000, 10 / 600, 1e-6), "one of ten in the mean"
+    assert each.most_l2(SENT) == alone.most_l2(SENT), "which is as long as ever"
     for other in (Gaussian(1.0), PoissonGaussian(1.0, 0.1)):
-        assert isinstance(alone.price(other), Unsupported)
+        assert isinstance(alone.account(other, SENT), Unsupported)
 
 
 def test_who_is_missing_is_stood_in_for_where_others_count_on_the_noise():

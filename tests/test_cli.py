@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 import cloister
 from cloister.experiments.folder import RunFolder
-from cloister.methods import CARDS
+from cloister.methods import CATALOGUE, REGISTRY
 
 KEYS = ["clients=40", "rounds=4", "rate=0.5", "clip=1.0", "lr=0.5", "steps=2", "delta=1e-2"]
 NOISE = ["noise_multiplier=3.0"]
@@ -61,10 +61,10 @@ def test_help_is_helpful_everywhere(command):
 def test_methods_are_listed(command):
     listed = command("methods")
     assert listed.returncode == 0
-    for name, card in CARDS.items():
+    for name in CATALOGUE:
         assert name in listed.stdout
-        assert card.paper.split()[0] in listed.stdout
-    assert set(json.loads(command("methods", "--json").stdout)) == set(CARDS)
+        assert REGISTRY[name].paper.split()[0] in listed.stdout
+    assert list(json.loads(command("methods", "--json").stdout)) == list(CATALOGUE)
     one = command("methods", "lus")
     assert "Guarantee" in one.stdout
     assert "sparsity" in one.stdout
@@ -102,7 +102,7 @@ def test_show_prints_the_certificate_and_json(command, finished):
 
 def test_show_compares_and_draws(command, finished, tmp_path):
     picture = tmp_path / "both.png"
-    done = command("show", finished, finished, "--picture", picture)
+    done = command("show", finished, finished, "--plot", picture)
     assert done.returncode == 0, done.stderr
     assert picture.read_bytes().startswith(b"\x89PNG")
 
@@ -119,14 +119,25 @@ def test_options_can_be_written_both_ways(command, tmp_path):
     done = command("run", config, "--rounds", 2, "--noise-multiplier=3.5", "clip=0.7", "--folder", tmp_path / "r")
     assert done.returncode == 0, done.stderr
     description = RunFolder.open(tmp_path / "r").description()
-    assert description["rounds"] == 2
-    assert description["method"]["mechanism"]["noise_multiplier"] == 3.5
-    assert description["bound_l2"] == 0.7
+    assert description.rounds == 2
+    assert description.method.mechanism.noise_multiplier == 3.5
+    assert description.sensitivity == 0.7
 
 
 def test_plan_prints_and_draws(command, tmp_path):
     done = command(
-        "plan", "--clients", 300, "--rate", 0.5, "--rounds", 20, "--epsilon", 2, "--delta", "1/300", cwd=tmp_path
+        "plan",
+        "--clients",
+        300,
+        "--sampling-rate",
+        0.5,
+        "--rounds",
+        20,
+        "--epsilon",
+        2,
+        "--delta",
+        "1/300",
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     for word in ("noise multiplier", "weak", "signal / noise", "add or remove one client"):
@@ -151,11 +162,11 @@ def test_plan_prints_and_draws(command, tmp_path):
         (["run", *KEYS, "noise_multiplier=1e308"], "noise_multiplier <= 1e+18"),
         (["run", *KEYS, *NOISE, f"batch={2**63}"], "batch to be at most 1,000,000,000"),
         (
-            ["plan", "--clients", "9", "--rounds", "3", "--delta", "1e-3", "--epsilon", "1", "--picture", "x.doc"],
+            ["plan", "--clients", "9", "--rounds", "3", "--delta", "1e-3", "--epsilon", "1", "--plot", "x.doc"],
             ".png,",
         ),
-        ([*PLAN, "--picture", "x"], ".png,"),
-        (["show", "nowhere", "--picture", "x.doc"], "a picture that ends in"),
+        ([*PLAN, "--plot", "x"], ".png,"),
+        (["show", "nowhere", "--plot", "x.doc"], "a picture that ends in"),
         (["run", *KEYS, "epsilon=1e-9"], "some noise can reach"),
         (["run", *KEYS], "epsilon and delta, or a noise_multiplier"),
         (["run", "missing.toml"], "readable config file"),
@@ -296,7 +307,7 @@ def test_data_can_be_listed_and_looked_at(command, tmp_path):
         (["data", "show", "digits", "split_seed=-1"], "split_seed"),
         (["data", "show", "digits", "partition=[1]"], "partition to be one of"),
         (["data", "show", "digits", "model=mlp"], "a known key"),
-        (["data", "show", "digits", "--picture", "nowhere/at/all.png"], "a folder that exists"),
+        (["data", "show", "digits", "--plot", "nowhere/at/all.png"], "a folder that exists"),
         (["data", "list", "nothing"], "found 'nothing'"),
     ],
 )

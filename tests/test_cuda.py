@@ -70,7 +70,9 @@ def test_the_round_keeps_its_promise_on_the_gpu(name, audit):
 
 def test_secure_noise_reaches_the_gpu():
     fed, w = federation(METHODS["dp_fedavg"](), cl.everyone(), device="cuda", secure=True)
-    first, second = (run_round(fed, Ledger.create(None, "t", {}), ENGINES[1], 1, w, {}).w for _ in range(2))
+    first, second = (
+        run_round(fed, Ledger.create(None, "t", {}), ENGINES[1], 1, w, fed.method.init(w)).w for _ in range(2)
+    )
     assert first.is_cuda
     assert not torch.equal(first, second)
 
@@ -108,10 +110,10 @@ def test_cohorts_of_many_sizes_share_few_graphs(monkeypatch):
 def test_a_replayed_round_does_not_wait_for_the_device():
     fed, w = federation(cl.methods.dp_fedavg(clip=0.5, lr=0.1, steps=3, noise_multiplier=1.0), device="cuda")
     engine, ledger = Graphed(1000), Ledger.create(None, "t", {})
-    run_round(fed, ledger, engine, 1, w, {})
+    run_round(fed, ledger, engine, 1, w, fed.method.init(w))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        run_round(fed, ledger, engine, 2, w, {})
+        run_round(fed, ledger, engine, 2, w, fed.method.init(w))
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -144,7 +144,7 @@ def test_what_is_held_out_of_one_clients_data_does_not_depend_on_another():
 
 
 def test_clients_do_not_share_rows():
-    from cloister.batches import Population
+    from cloister.population import Population
 
     for starts, sizes in [([0, 2], [3, 1]), ([0, 3], [3, 5]), ([-1, 2], [1, 1]), ([0, 2], [2, -1])]:
         with pytest.raises(CloisterError, match="rows of their own"):
@@ -171,7 +171,7 @@ def test_labels_of_any_whole_type(dtype):
     x, y, who = arrays(40)
     run = cl.run(cl.methods.fedavg(steps=1), cl.data.from_arrays(x, y.astype(dtype), who), rounds=1, progress=False)
     assert run.accuracy is not None
-    assert run.history[-1]["client_accuracy"] is not None, "what is held out of a client's data tests that client"
+    assert run.history[-1]["mean_client_accuracy"] is not None, "what is held out of a client's data tests that client"
 
 
 def test_bytes_are_pictures():

@@ -20,15 +20,15 @@ from torch import nn
 import cloister as cl
 from cloister import lots
 from cloister.discrete_gaussian import discrete_gaussian
-from cloister.engine import Loop, Vectorised
-from cloister.joints import Bound, Method
+from cloister.engine import Loop, Vectorized
+from cloister.joints import Method, Sensitivity
 from cloister.lots import StepNoise
 from cloister.mechanisms import coins
 from cloister.mechanisms.coins import heads
 from cloister.privacy.ledger import Ledger
 from cloister.round import run_round
 from cloister.streams import Streams
-from conftest import federation, toy_task
+from conftest import federation, share, toy_task
 from contract.audit import only_noise, priced_noise, released
 from contract.catalogue import METHODS, cohorts_for, fed_of
 from draws import Recording, block_off_by, comes_again, shift_of
@@ -137,9 +137,11 @@ def test_whole_noise_of_a_large_model_is_fresh_in_every_part_and_round():
 
 def test_coins_of_a_large_model_are_fresh_for_every_client_and_round():
     fed, w = wide(cl.methods.cpsgd(batch=4, value_range=1.0, noise_multiplier=5.0), torch.float64, outputs=120)
-    mechanism, like = fed.method.mechanism, fed.blank(w, {"1.signs": torch.ones(2**18)})
-    assert like.numel() == mechanism.settings["dimension"] == 2**18, "every number that is sent is priced"
-    drawn = [mechanism.share(fed.streams, like, fed.bound, r, c, 3) for r, c in ((1, 0), (1, 1), (2, 0), (1, -1))]
+    mechanism, like = fed.method.mechanism, fed.blank(w, {"1": {"signs": torch.ones(2**18)}})
+    assert like.numel() == fed.sensitivity.length == 2**18, "every number that is sent is priced"
+    drawn = [
+        share(mechanism, fed.streams, like, fed.sensitivity, r, c, 3) for r, c in ((1, 0), (1, 1), (2, 0), (1, -1))
+    ]
     together = torch.corrcoef(torch.stack(drawn).double()) - torch.eye(4)
     assert together.abs().max() < 8 / np.sqrt(2**18)
     assert block_off_by(drawn[0].numpy(), mechanism.settings["trials"] ** 0.5 / 2) is None
@@ -175,7 +177,7 @@ def test_noise_of_many_steps_adds_up_as_it_was_priced(ahead, monkeypatch):
     method = cl.methods.pfl(clip=0.5, lr=1.0, batch=2, epochs=3, momentum=0.0, noise_multiplier=1.3)
     task = toy_task(sizes=(7, 5, 1), features=600)
     task = replace(task, population=replace(task.population, inputs=task.population.inputs * 0))
-    for engine in (Loop(), Vectorised(chunk=2)):
+    for engine in (Loop(), Vectorized(chunk=2)):
         fed, w = federation(method, task=task, model=nn.Linear(600, 3, bias=False))
         ledger = Ledger.create(None, "test", {})
         outcome = run_round(fed, ledger, engine, 1, w, fed.method.init(w))
@@ -191,7 +193,7 @@ def test_noise_of_many_steps_adds_up_as_it_was_priced(ahead, monkeypatch):
 def test_nothing_is_drawn_twice_and_engines_draw_the_same(name):
     """Over rounds, clients, phases, steps and blocks; what everybody could draw protects nobody."""
     cohort, seen = next(iter(cohorts_for(name).values())), []
-    for engine in (Loop(), Vectorised(chunk=3)):
+    for engine in (Loop(), Vectorized(chunk=3)):
         fed, w = fed_of(METHODS[name](), cohort)
         streams = Recording(3)
         fed, state = replace(fed, streams=streams), fed.method.init(w)
@@ -331,9 +333,9 @@ def test_step_noise_is_the_same_however_many_threads_draw_it(dtype, monkeypatch)
 def test_the_law_of_a_share_does_not_depend_on_the_numbers_type(place):
     mechanism = cl.mechanisms.gaussian(1.3, place)
     for dtype in (torch.float32, torch.float64):
-        share = mechanism.share(Streams(2), torch.empty(100_001, dtype=dtype), Bound(0.5), 3, 1, 4)
+        part = share(mechanism, Streams(2), torch.empty(100_001, dtype=dtype), Sensitivity(0.5), 3, 1, 4)
         scale = 0.65 / (1 if place == "central" else 2)
         if place == "central":
-            share = mechanism.share(Streams(2), torch.empty(100_001, dtype=dtype), Bound(0.5), 3, -1, 1)
-        assert stats.kstest(share.double().numpy() / scale, "norm").pvalue > 1e-4
-        assert stats.kstest(share.double().numpy() / scale * 1.05, "norm").pvalue < 1e-4
+            part = share(mechanism, Streams(2), torch.empty(100_001, dtype=dtype), Sensitivity(0.5), 3, -1, 1)
+        assert stats.kstest(part.double().numpy() / scale, "norm").pvalue > 1e-4
+        assert stats.kstest(part.double().numpy() / scale * 1.05, "norm").pvalue < 1e-4

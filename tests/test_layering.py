@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "cloister"
 
 # Each floor may import from the floors before it. Rooms on one floor do not know one another.
 FLOORS = [
-    {"errors", "interrupts"},
+    {"errors"},
     {"streams", "params", "precision", "privacy"},
     {"joints", "views", "sparsity", "sampling", "walsh", "discrete_gaussian"},
     {"gradients", "samples", "public"},

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from cloister.errors import CloisterError
-from cloister.joints import Bound, Here
+from cloister.joints import Context, Sensitivity
 from cloister.privacy.binomial import moves
 from cloister.privacy.events import BinomialSum
 from cloister.streams import Streams, fold
@@ -24,8 +24,11 @@ from cloister.walsh import padded
 
 def here_of(d: int, key: int = 0, transform=None, round: int = 1, dtype=torch.float64):
     """What a transform may look at, of a model with d parameters."""
-    here = Here(None, None, 1.0, torch.zeros(d, dtype=dtype), {}, torch.tensor(key), d)
-    return here if transform is None else replace(here, said=transform.announce(Streams(0), round, here, {}))
+    objective = SimpleNamespace(layout=layout(d))
+    here = Context(objective, None, 1.0, torch.zeros(d, dtype=dtype), torch.tensor(key), d)
+    if transform is None or transform.broadcast is None:
+        return here
+    return replace(here, broadcast=transform.broadcast(Streams(0), round, here, {}))
 
 
 def layout(d: int):
@@ -51,7 +54,7 @@ def test_whatever_comes_in_few_whole_numbers_of_bounded_norm_go_out(update, leve
     assert message.dtype == torch.int64
     assert message.shape == (padded(d) if rotate else d,)
     assert message.abs().max() <= (levels - 1) // 2
-    bound = transform.bound(Bound(), layout(d)).l2
+    bound = transform.sensitivity(Sensitivity(length=d), layout(d)).l2
     assert math.sqrt(sum(int(x) ** 2 for x in message)) <= bound * (1 + 1e-9)
 
 
@@ -138,7 +141,10 @@ def test_the_bits_hold_a_message_and_a_sum_of_them():
 
 
 def test_a_larger_clip_than_was_priced_has_a_larger_bound():
-    bounds = [chain(clip_l2(c), on_levels(0.1, 33)).bound(Bound(), layout(100)).l2 for c in (0.5, 0.501, 1.0, 2.0)]
+    bounds = [
+        chain(clip_l2(c), on_levels(0.1, 33)).sensitivity(Sensitivity(length=100), layout(100)).l2
+        for c in (0.5, 0.501, 1.0, 2.0)
+    ]
     assert bounds[0] < bounds[1] < bounds[2] == bounds[3], "beyond the range nothing is left to grow"
 
 

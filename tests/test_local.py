@@ -9,13 +9,11 @@ import torch
 import torch.nn.functional as F
 
 import cloister as cl
-from cloister.batches import plan, shape_of
-from cloister.engine.loop import _of_one
+from cloister.batches import shape_of, shuffled
 from cloister.errors import CloisterError
 from cloister.local import sgd
-from cloister.round import client_round, cohort_total, steps_of
+from cloister.round import cohort_total
 from cloister.streams import fold
-from cloister.work import Turn, shapes_of, work_of
 from conftest import ENGINES, federation, toy_model, toy_task
 
 SETTINGS = [
@@ -37,7 +35,7 @@ def reference(task, model, rule: dict, round: int, client: int, seed: int = 0) -
     who = torch.tensor([client])
     shape = shape_of(task.population.counts[who], local.batching)
     keys = fold(torch.tensor(Streams(seed).key("batches", round)), who)
-    batches = plan(task.population, local.batching, shape, who, keys)
+    samples, mask = shuffled(task.population, local.batching, shape, who, keys)
     net = copy.deepcopy(model).double()
     start = torch.cat([p.detach().flatten() for p in net.parameters()])
     optimiser = torch.optim.SGD(
@@ -46,7 +44,7 @@ def reference(task, model, rule: dict, round: int, client: int, seed: int = 0) -
         momentum=rule["momentum"],
         weight_decay=rule["weight_decay"],
     )
-    for rows, real in zip(batches.samples[0], batches.mask[0], strict=True):
+    for rows, real in zip(samples[0], mask[0], strict=True):
         if real.any():
             optimiser.zero_grad()
             F.cross_entropy(
@@ -121,14 +119,3 @@ def test_nothing_a_client_sends_depends_on_anothers_data():
 def test_bad_settings_are_refused(rule, message):
     with pytest.raises(CloisterError, match=message):
         sgd(**rule)
-
-
-def test_client_round_is_the_one_function_that_engines_map():
-    """A deployment calls `client_round` for its own client; the simulator gives the same message."""
-    fed, w = federation(cl.methods.dp_fedavg(clip=0.1, lr=0.3, steps=3, noise_multiplier=0.0))
-    turn = Turn.of(fed, 1, w, torch.tensor([4]), {})
-    moment, shapes = turn.moment(fed), shapes_of(fed, turn.clients)
-    mine = _of_one(work_of(fed, shapes, moment, w, turn.clients, turn.shares(fed, turn.clients)), 0)
-    message, finite, _ = client_round(fed, w, {}, moment.number, mine, steps_of(fed, torch.func.grad, False))
-    assert finite
-    torch.testing.assert_close(message, cohort_total(fed, ENGINES[1], 1, w, torch.tensor([4]))[0])

@@ -8,10 +8,13 @@ import pytest
 import torch
 from scipy import stats
 
+import cloister as cl
 from cloister.errors import CloisterError
-from cloister.joints import Bound
+from cloister.joints import Sensitivity
 from cloister.mechanisms import gaussian, none
+from cloister.round.answer import noise_share
 from cloister.streams import Streams
+from conftest import federation, share
 
 SIZE = 30_000
 
@@ -27,7 +30,9 @@ def total(place: str, multiplier: float, clip: float, members: int, round: int =
     mechanism = gaussian(multiplier, place)
     like = torch.empty(SIZE, dtype=torch.float64)
     shares = members if place == "distributed" else 1
-    return sum(mechanism.share(Streams(seed), like, Bound(clip), round, member, shares) for member in range(shares))
+    return sum(
+        share(mechanism, Streams(seed), like, Sensitivity(clip), round, member, shares) for member in range(shares)
+    )
 
 
 @pytest.mark.parametrize("place", ["central", "distributed"])
@@ -45,27 +50,29 @@ def test_noise_is_fresh_every_round_and_for_every_member():
     rounds = [total("central", 1.0, 1.0, 1, round=r) for r in (1, 2, 3)]
     assert abs(torch.corrcoef(torch.stack(rounds))[0, 1]) < 0.05
     mechanism, like = gaussian(1.0, "distributed"), torch.empty(SIZE)
-    shares = [mechanism.share(Streams(0), like, Bound(1.0), 1, member, 5) for member in range(5)]
+    shares = [share(mechanism, Streams(0), like, Sensitivity(1.0), 1, member, 5) for member in range(5)]
     assert (torch.corrcoef(torch.stack(shares)) - torch.eye(5)).abs().max() < 0.05
 
 
 def test_no_noise_is_no_noise():
     like = torch.ones(4)
-    assert torch.equal(none().share(Streams(0), like, Bound(), 1, 0, 1), torch.zeros(4))
-    assert torch.equal(gaussian(0.0).share(Streams(0), like, Bound(), 1, 0, 1), torch.zeros(4))
+    assert torch.equal(share(none(), Streams(0), like, Sensitivity(), 1, 0, 1), torch.zeros(4))
+    assert torch.equal(share(gaussian(0.0), Streams(0), like, Sensitivity(), 1, 0, 1), torch.zeros(4))
 
 
 def test_calibrated_keeps_the_place():
     mechanism = replace(gaussian(None, "distributed"), noise_multiplier=2.5)
     like = torch.empty(SIZE, dtype=torch.float64)
-    assert accepts(mechanism.share(Streams(0), like, Bound(2.0), 1, 0, 1), 5.0)
+    assert accepts(share(mechanism, Streams(0), like, Sensitivity(2.0), 1, 0, 1), 5.0)
+    open_one = cl.methods.dp_fedavg(clip=1.0, steps=1, noise="distributed")
+    fed, w = federation(open_one)
     with pytest.raises(CloisterError, match="calibrated"):
-        gaussian(None).share(Streams(0), like, Bound(2.0), 1, 0, 1)
+        noise_share(fed, w, 1, 0, 1)
 
 
 def test_the_multiplier_that_is_priced_is_the_one_that_is_used():
     louder = replace(gaussian(0.01), noise_multiplier=5.0)
-    noise = louder.share(Streams(0), torch.empty(SIZE, dtype=torch.float64), Bound(1.0), 1, 0, 1)
+    noise = share(louder, Streams(0), torch.empty(SIZE, dtype=torch.float64), Sensitivity(1.0), 1, 0, 1)
     assert accepts(noise, 5.0)
     for place in ("nowhere", "server"):
         with pytest.raises(CloisterError, match="place"):

@@ -10,7 +10,7 @@ from torch import nn
 import cloister as cl
 from cloister.errors import CloisterError
 from cloister.models import group_norm
-from cloister.problem import KeyedDropout, cross_entropy, problem_of
+from cloister.problem import KeyedDropout, cross_entropy, objective_of
 from cloister.round import cohort_total
 from conftest import ENGINES, federation, toy_model, toy_task
 
@@ -19,7 +19,7 @@ LABELS = torch.tensor([0, 1, 2])
 
 
 def check(module: nn.Module, inputs=IMAGES, labels=LABELS, loss=cross_entropy, classes=3):
-    return problem_of(module.train(), loss, inputs, labels, classes)
+    return objective_of(module.train(), loss, inputs, labels, classes)
 
 
 class Counter(nn.Module):

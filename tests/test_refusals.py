@@ -11,7 +11,7 @@ from torch import nn
 
 import cloister as cl
 from cloister.errors import CloisterError, UnsupportedMechanismError
-from cloister.joints import Bound, Cohort, Method
+from cloister.joints import Cohort, Method
 from cloister.mechanisms.correlated import banded, tree
 from cloister.privacy.events import DiscreteGaussianSum
 from conftest import federation, toy_task
@@ -74,8 +74,8 @@ def test_samples_of_several_clients_do_not_hide_in_one_sum(copies, mode):
     with pytest.raises(CloisterError, match="trust = message"):
         cl.run(method, replace(toy_task(sizes=(4,) * 8), copies=copies), rounds=1, delta=1e-3, engine="loop")
     alone, _ = federation(cl.methods.cpsgd(batch=2, noise_multiplier=20.0, trust="message"))
-    bills = replace(alone, copies=copies).bills([0])["sample of client 0"]
-    assert bills.count == copies * alone.bills([0])["sample of client 0"].count, "each of them pays for it"
+    bills = replace(alone, copies=copies).charges([0])["sample of client 0"]
+    assert bills.count == copies * alone.charges([0])["sample of client 0"].count, "each of them pays for it"
 
 
 def test_overlapping_clients_are_known_by_their_partition():
@@ -89,14 +89,15 @@ def test_overlapping_clients_are_known_by_their_partition():
 def test_whole_noise_is_for_messages_of_the_norm_that_it_was_priced_for(name):
     """Also one that is a little longer, and after the noise was replaced by that of a smaller clip."""
     fed, _ = fed_of(METHODS[name](), cl.poisson(0.6) if name != "cpsgd" else cl.everyone())
-    bound, mechanism = fed.bound.l2, fed.method.mechanism
-    assert bound <= mechanism.most_l2
-    assert mechanism.most_l2 < math.inf
+    bound, mechanism = fed.sensitivity.l2, fed.method.mechanism
+    assert bound <= mechanism.most_l2(fed.sensitivity) < math.inf
     for longer in (1 + 1e-3, 2.0, math.inf):
-        shorter = replace(fed.method, mechanism=replace(mechanism, most_l2=bound / longer))
+        shorter = replace(
+            fed.method, mechanism=replace(mechanism, most_l2=lambda sensitivity, most=bound / longer: most)
+        )
         with pytest.raises(CloisterError, match="norm at most"):
             replace(fed, method=shorter)
-    longer = replace(fed.method.transform, bound=lambda before, layout: Bound(2 * bound))
+    longer = replace(fed.method.transform, sensitivity=lambda before, layout: replace(fed.sensitivity, l2=2 * bound))
     with pytest.raises(CloisterError, match="norm at most"):
         replace(fed, method=replace(fed.method, transform=longer))
     with pytest.raises(CloisterError, match="whole"):
@@ -112,13 +113,13 @@ def test_every_number_of_a_message_is_priced(name, outputs):
     task = toy_task()
     cohort = cl.everyone()
     fed, w = fed_of(METHODS[name](), cohort, task=task, model=nn.Linear(6, outputs))
-    said = fed.method.transform.announce(fed.streams, 1, fed.here(w, {}), fed.method.init(w))
-    event = fed.event if name != "cpsgd" else fed.bills([0])["sample of client 0"].event
+    said = fed.broadcast(1, w, fed.method.init(w).transform)
+    event = fed.event if name != "cpsgd" else fed.charges([0])["sample of client 0"].event
     message = fed.blank(w, said)
     assert not message.is_floating_point()
-    assert event.dimension == message.numel() == fed.method.mechanism.settings["dimension"] >= len(w)
+    assert event.dimension == message.numel() == fed.sensitivity.length >= len(w)
     if isinstance(event, DiscreteGaussianSum):
-        assert event.l2 >= fed.bound.l2
+        assert event.l2 >= fed.sensitivity.l2
         assert event.shares * event.scale**2 <= (event.noise_multiplier * event.l2) ** 2 * (1 + 1e-12)
 
 

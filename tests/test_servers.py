@@ -11,8 +11,7 @@ def play(server, means):
     w = torch.zeros(3, dtype=torch.float64)
     state = server.init(w)
     for mean in means:
-        w, changed = server.update(w, mean, state, None)
-        state = {**state, **changed}
+        w, state = server.update(w, mean, state, None)
     return w
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,16 +14,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from cloister.errors import CloisterError
-from cloister.joints import Bound, Here, State, Transform
-from cloister.params import Layout
+from cloister.joints import Context, Layout, Sensitivity, State, Transform
+from cloister.joints.state import flatten
 from cloister.streams import Streams
 from cloister.transforms import adaptive_clip, chain, clip_l2, identity, on_a_grid, on_levels, random_mask, votes
 
 LAYOUT = Layout(("w",), (torch.Size([5]),))
 
 
-def here_of(size: int, said: State | None = None, dtype: torch.dtype = torch.float64) -> Here:
-    return Here(None, None, 1.0, torch.zeros(size, dtype=dtype), said or {}, torch.tensor(0), size)
+def here_of(size: int, said: State | None = None, dtype: torch.dtype = torch.float64) -> Context:
+    objective = SimpleNamespace(layout=LAYOUT)
+    return Context(objective, None, 1.0, torch.zeros(size, dtype=dtype), torch.tensor(0), size, said or {})
 
 
 HERE = here_of(2)  # a clip looks at the update alone
@@ -81,9 +83,9 @@ def test_under_vmap_each_client_is_clipped_by_itself():
 
 
 def test_bounds_travel_through_a_chain():
-    assert identity().bound(Bound(), LAYOUT).l2 == math.inf
-    assert chain(identity(), clip_l2(2.0), identity()).bound(Bound(), LAYOUT).l2 == 2.0
-    assert chain(clip_l2(5.0), clip_l2(2.0)).bound(Bound(), LAYOUT).l2 == 2.0
+    assert identity().sensitivity(Sensitivity(length=5), LAYOUT).l2 == math.inf
+    assert chain(identity(), clip_l2(2.0), identity()).sensitivity(Sensitivity(length=5), LAYOUT).l2 == 2.0
+    assert chain(clip_l2(5.0), clip_l2(2.0)).sensitivity(Sensitivity(length=5), LAYOUT).l2 == 2.0
 
 
 def test_a_chain_encodes_forwards_and_decodes_backwards():
@@ -101,7 +103,7 @@ def test_a_chain_encodes_forwards_and_decodes_backwards():
         return Transform(name, {}, encode, lambda bound, layout: bound, decode)
 
     both = chain(spy("a"), spy("b"))
-    assert set(both.decode(both.encode(torch.ones(2), HERE), HERE, {})[1]) == {"0.a", "1.b"}
+    assert set(both.decode(both.encode(torch.ones(2), HERE), HERE, {})[1]) == {"0", "1"}
     assert log == ["encode a", "encode b", "decode b", "decode a"]
 
 
@@ -170,7 +172,7 @@ def test_an_adaptive_clip_takes_updates_of_any_size(dtype, clip):
         encoded = transform.encode(update, here_of(3, said, dtype))
         assert torch.isfinite(encoded).all()
         assert exact_norm(encoded[:-1]) <= 1
-        assert exact_norm(encoded) <= Fraction(transform.bound(Bound(), LAYOUT).l2)
+        assert exact_norm(encoded) <= Fraction(transform.sensitivity(Sensitivity(length=5), LAYOUT).l2)
         if exact_norm(update) > clip:
             assert exact_norm(encoded[:-1]) > 0.99
         assert torch.isfinite(transform.decode(encoded, here_of(3, said, dtype), said)[0]).all()
@@ -179,7 +181,7 @@ def test_an_adaptive_clip_takes_updates_of_any_size(dtype, clip):
 def test_scaling_by_a_mask_leaves_finite_updates_finite():
     whole = chain(random_mask(0.5), clip_l2(1.0))
     update = torch.full((8,), torch.finfo(torch.float64).max, dtype=torch.float64)
-    said = whole.announce(Streams(0), 1, here_of(8), {})
+    said = whole.broadcast(Streams(0), 1, here_of(8), {})
     assert exact_norm(whole.encode(update, here_of(8, said))) == pytest.approx(1.0)
 
 
@@ -195,10 +197,10 @@ def test_parts_of_a_chain_know_how_many_numbers_reach_them():
     """Masks before a grid: the grid pads and cuts what is left, and the masks put it back in its place."""
     whole = chain(random_mask(0.4), clip_l2(2.0), on_a_grid(1e6, 3e6, 30))
     here = here_of(37)
-    here = here_of(37, whole.announce(Streams(0), 1, here, {}))
+    here = here_of(37, whole.broadcast(Streams(0), 1, here, {}))
     update = torch.linspace(-1, 1, 37, dtype=torch.float64)
     message = whole.encode(update, here)
-    assert message.shape == (16,) == (whole.length(37),)
+    assert message.shape == (16,) == (whole.sensitivity(Sensitivity(length=37), LAYOUT).length,)
     back, _ = whole.decode(message, here, {})
     assert back.shape == update.shape
     kept = back != 0
@@ -211,24 +213,27 @@ def test_two_adaptive_clips_in_a_chain_keep_their_own_state():
     first, second = adaptive_clip(1.0, 0.5, 0.2, 0.1), adaptive_clip(8.0, 0.5, 0.2, 0.1)
     whole = chain(first, second)
     state = whole.init(torch.zeros(4))
-    assert sorted(float(value) for value in state.values()) == [1.0, 8.0]
-    said = whole.announce(Streams(0), 1, here_of(4), state)
+    assert sorted(map(float, flatten(state).values())) == [1.0, 8.0]
+    said = whole.broadcast(Streams(0), 1, here_of(4), state)
     message = whole.encode(torch.full((4,), 100.0, dtype=torch.float64), here_of(4, said))
-    assert message.shape == (6,) == (whole.length(4),)
+    assert message.shape == (6,) == (whole.sensitivity(Sensitivity(length=4), LAYOUT).length,)
     back, changed = whole.decode(message, here_of(4, said), state)
     assert back.shape == (4,)
-    assert len(set(map(float, changed.values()))) == len(changed) == 2
+    assert len(set(map(float, flatten(changed).values()))) == len(flatten(changed)) == 2
     nested = chain(chain(first), second).init(torch.zeros(4))
-    assert len(nested) == 2
+    assert len(flatten(nested)) == 2
 
 
 def test_the_bound_of_levels_counts_the_numbers_that_reach_them():
     coded = on_levels(1.0, 17)
-    bound = chain(adaptive_clip(1.0, 0.5, 0.2, 2.0), coded).bound(Bound(), LAYOUT)
-    wide = Layout(("w",), (torch.Size([6]),))
-    assert bound.l2 == coded.bound(Bound(math.sqrt(2)), wide).l2 > coded.bound(Bound(math.sqrt(2)), LAYOUT).l2
+    bound = chain(adaptive_clip(1.0, 0.5, 0.2, 2.0), coded).sensitivity(Sensitivity(length=5), LAYOUT)
+    assert (
+        bound.l2
+        == coded.sensitivity(Sensitivity(math.sqrt(2), 6), LAYOUT).l2
+        > coded.sensitivity(Sensitivity(math.sqrt(2), 5), LAYOUT).l2
+    )
 
 
 def test_nothing_follows_votes():
     with pytest.raises(CloisterError, match="votes at the end of a chain"):
-        chain(votes(3), clip_l2(1.0))
+        chain(votes(3), clip_l2(1.0)).sensitivity(Sensitivity(length=5), LAYOUT)

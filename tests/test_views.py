@@ -132,7 +132,7 @@ def test_a_run_on_uint8_images():
         progress=False,
     )
     assert 0 <= run.accuracy <= 1
-    assert "client_accuracy" in run.history[-1]
+    assert "mean_client_accuracy" in run.history[-1]
 
 
 def test_bad_views_are_refused():

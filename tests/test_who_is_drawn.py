@@ -165,7 +165,7 @@ def test_every_client_takes_part_as_often_as_is_priced(name, streams):
 @pytest.mark.parametrize(("size", "clients"), [(1, 1), (1, 5), (3, 8), (4, 8), (5, 8), (7, 8), (8, 8), (64, 65)])
 def test_in_a_cycle_everybody_comes_once(size, clients):
     cohort = cl.cyclic(size)
-    cycle = cohort.separation(clients)
+    cycle = cohort.min_separation(clients)
     assert cohort.event(1.0, clients) == Gaussian(1.0)
     rounds = [cohort.sample(Streams(0), number, clients).tolist() for number in range(1, 3 * cycle + 1)]
     for first in range(2 * cycle + 1):
@@ -174,7 +174,7 @@ def test_in_a_cycle_everybody_comes_once(size, clients):
     for length in range(1, 3 * cycle + 1):
         most = max(sum(client in members for members in rounds[:length]) for client in range(clients))
         assert cohort.releases(length, clients) >= most
-        assert cohort.turns(length, clients) == most
+        assert cohort.participations(length, clients) == most
 
 
 def spoilt(how: str, there: Tensor) -> Tensor:

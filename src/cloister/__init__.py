@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from cloister import cohorts, data, gradients, local, mechanisms, methods, models, servers, transforms
     from cloister.cohorts import cyclic, everyone, fixed, poisson
     from cloister.errors import BudgetExceededError, CloisterError, Corrupted, UnsupportedMechanismError
-    from cloister.experiments.run import Run, run
-    from cloister.joints import Cohort, LocalRule, Mechanism, Method, ServerOptimiser, Transform
+    from cloister.experiments.run import run
+    from cloister.experiments.training import Run
+    from cloister.joints import Cohort, LocalRule, Mechanism, Method, ServerOptimizer, Transform
     from cloister.privacy.calibrate import calibrate
     from cloister.privacy.ledger import Budget, Ledger
 
@@ -39,13 +40,13 @@ _HOMES = {
     "LocalRule": "joints",
     "Mechanism": "joints",
     "Method": "joints",
-    "ServerOptimiser": "joints",
+    "ServerOptimizer": "joints",
     "Transform": "joints",
     "cyclic": "cohorts",
     "everyone": "cohorts",
     "fixed": "cohorts",
     "poisson": "cohorts",
-    "Run": "experiments.run",
+    "Run": "experiments.training",
     "run": "experiments.run",
 }
 _ROOMS = ("cohorts", "data", "gradients", "local", "mechanisms", "methods", "models", "servers", "transforms")
@@ -61,7 +62,7 @@ __all__ = [
     "Mechanism",
     "Method",
     "Run",
-    "ServerOptimiser",
+    "ServerOptimizer",
     "Transform",
     "UnsupportedMechanismError",
     "calibrate",

@@ -1,4 +1,4 @@
-"""From clients and their samples to mini-batches, for many clients at once.
+"""From clients and their samples to mini-batches, for many clients at once, and the one loop over them.
 
 All samples lie in one tensor, sorted by client; a batch is a list of indices into it. Which samples make
 which batch depends on the client's key alone, never on who else is in the cohort or how it is chunked.
@@ -6,51 +6,17 @@ which batch depends on the client's key alone, never on who else is in the cohor
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from cloister.errors import expect
-from cloister.joints import Batching
+from cloister.joints import Batch, Batching, LocalRule, State, Tensors
+from cloister.lots import Lots, StepNoise
+from cloister.population import Population
 from cloister.streams import fold
-
-
-@dataclass(frozen=True)
-class Population:
-    """The clients' samples: client i owns rows starts[i] to starts[i] + sizes[i]."""
-
-    inputs: Tensor
-    labels: Tensor
-    starts: Tensor
-    sizes: Tensor
-
-    def __post_init__(self) -> None:
-        ends = self.starts + self.sizes
-        apart = bool((self.starts[1:] >= ends[:-1]).all()) and bool((self.sizes >= 0).all())
-        inside = not len(ends) or (int(self.starts[0]) >= 0 and int(ends[-1]) <= len(self.labels))
-        same = len(self.starts) == len(self.sizes) and len(self.inputs) == len(self.labels)
-        expect(
-            apart and inside and same, "clients with rows of their own", "overlapping or missing rows", "lay them out"
-        )
-
-    @property
-    def clients(self) -> int:
-        """How many clients there are, those without samples included."""
-        return len(self.sizes)
-
-    @cached_property
-    def counts(self) -> Tensor:
-        """The sizes on the host, where shapes are decided."""
-        return self.sizes.cpu()
-
-    def to(self, device: torch.device, dtype: torch.dtype) -> Population:
-        """The same on another device; inputs that are floating become `dtype`."""
-        inputs = self.inputs.to(device, dtype if self.inputs.is_floating_point() else None)
-        return Population(inputs, self.labels.to(device), self.starts.to(device), self.sizes.to(device))
 
 
 def rows_of(samples: Tensor, rows: Tensor) -> Tensor:
@@ -84,8 +50,19 @@ def rounded_up(count: int, finer: int = 0) -> int:
     return -(-count // unit) * unit
 
 
+def shapes_of(sizes: Tensor, rule: LocalRule, up: Callable[[int], int] = exactly) -> tuple[Shape, ...]:
+    """The shape of each phase that holds clients of these sizes (a tensor on the host), padded by `up`."""
+    found: list[Shape] = []
+    for phase in rule.phases:
+        again = phase.batching.again
+        found.append(
+            found[-1]._replace(steps=min(found[-1].steps, 1)) if again else shape_of(sizes, phase.batching, up)
+        )
+    return tuple(found)
+
+
 def shape_of(sizes: Tensor, batching: Batching, up: Callable[[int], int] = exactly) -> Shape:
-    """The shape that holds clients of these sizes (a tensor on the host), padded by `up`."""
+    """The shape of one phase."""
     if batching.lots:  # lots are as wide as they turn out
         own = [batching.steps_for(size) for size in sizes.tolist()]
         return Shape(batching.batch, 1, max(own), min(own) < max(own))
@@ -105,15 +82,133 @@ def shape_of(sizes: Tensor, batching: Batching, up: Callable[[int], int] = exact
     return Shape(most, passes, batching.steps, len(some) < len(sizes))
 
 
-class Plan(NamedTuple):
-    """Batches of k clients: sample indices and which of them are real, [k, steps, batch]."""
+class Chunk(NamedTuple):
+    """Some clients of a round, as tensors on its device: what an engine computes with, and may capture or send."""
 
-    samples: Tensor
-    mask: Tensor
+    round: Tensor  # the round's number, from 1
+    batch_key: Tensor  # which samples make which batch ...
+    model_key: Tensor  # ... and what is random in the model
+    w: Tensor
+    broadcast: State
+    clients: Tensor  # [k]
+    counted: Tensor  # [k]: where it is False, a client only fills a place
+    shares: Tensor  # [k, m] when noise is distributed, otherwise [k, 0]
+    client_state: Tensors  # [k, ...]: what each keeps from round to round
 
 
-def plan(population: Population, batching: Batching, shape: Shape, clients: Tensor, keys: Tensor) -> Plan:
-    """The batches of the given clients, padded to a common shape that is large enough for them.
+class Batches(NamedTuple):
+    """The batches of one phase for k clients, stacked. Without its first dimension it is one client's."""
+
+    samples: Tensor  # [k, steps, batch]: which rows of the population
+    mask: Tensor  # [k, steps, batch]: which of these are real
+    divisor: Tensor  # [k, steps]: what a sum over a batch is divided by
+    key: Tensor  # [k, steps]: for what is random in the model
+    live: Tensor  # [k, steps]: whether it is a step of the client's
+
+
+class Work(NamedTuple):
+    """What k clients need for one round, stacked. Without its first dimension it is one client's work."""
+
+    phases: tuple[Batches, ...]
+    key: Tensor  # [k]: for what is random in a transform
+    share: Tensor  # [k, m] when noise is distributed, otherwise [k, 0]
+    start: Tensors  # [k, ...]: what each client starts with of its own
+
+    @property
+    def has_data(self) -> Tensor:
+        """[k]: whether a client has a sample at all."""
+        return self.phases[0].live.any(-1)
+
+
+class Drawn(NamedTuple):
+    """What was drawn in secret for a chunk, on the host: batches by phase, and the noise of private steps."""
+
+    batches: list[Lots | None]
+    noise: StepNoise | None
+
+
+_OF_THE_ROUND = -2
+"""Below the positions of steps and of what transforms fold into a key."""
+
+
+def work_of(
+    population: Population,
+    rule: LocalRule,
+    shapes: tuple[Shape, ...],
+    chunk: Chunk,
+    drawn: list[Lots | None] | None = None,
+) -> Work:
+    """The work of a chunk of clients, padded to shapes."""
+    clients = chunk.clients
+    own, batch_key = fold(chunk.model_key, clients), fold(chunk.batch_key, clients)
+    first = drawn[0] if drawn else None
+    if first is not None and first.keys.shape[1]:  # secret, as all that is random about batches that are drawn
+        own = fold(first.keys[:, 0].to(clients.device), _OF_THE_ROUND)
+    phases: list[Batches] = []
+    for number, (phase, shape) in enumerate(zip(rule.phases, shapes, strict=True)):
+        lots = drawn[number] if drawn else None
+        if lots is not None:
+            phases.append(_drawn(population, lots, chunk))
+            continue
+        step = torch.arange(shape.steps, device=clients.device)
+        keys = fold((fold(own, -1 - number) if number else own)[:, None], step)
+        if phase.batching.again:
+            phases.append(_last_again(phases[-1], keys))
+        else:
+            shuffle = fold(batch_key, -1 - number) if number else batch_key
+            samples, mask = shuffled(population, phase.batching, shape, clients, shuffle)
+            phases.append(Batches(samples, mask, mask.sum(2).clamp(min=1), keys, mask.any(2)))
+    start = torch.func.vmap(partial(rule.own, chunk.w))(own) if rule.own else {}
+    return Work(tuple(phases), own, chunk.shares, {**start, **chunk.client_state})
+
+
+def _drawn(population: Population, lots: Lots, chunk: Chunk) -> Batches:
+    """Batches that were drawn. Places that are filled up repeat a sample of the same client."""
+    device, starts, steps = chunk.clients.device, population.starts[chunk.clients], lots.samples.shape[1]
+    samples = (lots.samples.to(device) + starts[:, None, None]).clamp(max=max(len(population.labels) - 1, 0))
+    live = torch.arange(steps, device=device) < lots.steps.to(device)[:, None]
+    count = lots.expected.clamp(min=torch.finfo(chunk.w.dtype).tiny).to(device, chunk.w.dtype)
+    divisor = count[:, None].expand(-1, steps)
+    return Batches(samples, lots.mask.to(device), divisor, lots.keys.to(device), live)
+
+
+def _last_again(before: Batches, keys: Tensor) -> Batches:
+    """The last batch of every client."""
+    last = (before.live.sum(1) - 1).clamp(min=0)
+    wide = last[:, None, None].expand(-1, keys.shape[1], before.samples.shape[2])
+    count, live = (
+        column.gather(1, last[:, None].expand(-1, keys.shape[1])) for column in (before.divisor, before.live)
+    )
+    return Batches(before.samples.gather(1, wide), before.mask.gather(1, wide), count, keys, live)
+
+
+def local_steps(
+    population: Population, work: Work, widths: Sequence[Sequence[int] | None] | None, noise: StepNoise | None
+) -> Iterator[tuple[int, Batch]]:
+    """The one local loop: the phase and the batch of every step, for one client, or for k at once (tensors [k, ...]).
+
+    `widths` says for each phase how many samples of a step's batch are looked at; without them all are.
+    """
+    stacked = work.key.dim()
+    none = work.key.new_empty(*work.key.shape, 0)  # of noise
+    for phase, batches in enumerate(work.phases):
+        wide = None if widths is None else widths[phase]
+        for number in range(batches.samples.shape[stacked]):
+            width = batches.samples.shape[-1] if wide is None else wide[number]
+            rows = batches.samples.select(stacked, number)[..., :width]
+            mask = batches.mask.select(stacked, number)[..., :width].contiguous()
+            divisor = batches.divisor.select(stacked, number).contiguous()
+            key = batches.key.select(stacked, number).contiguous()
+            live = batches.live.select(stacked, number).contiguous()
+            drawn = none if noise is None else noise.at(number) if stacked else noise.at(number)[0]
+            inputs, labels = rows_of(population.inputs, rows), rows_of(population.labels, rows)
+            yield phase, Batch(inputs, labels, mask, divisor, key, live, drawn)
+
+
+def shuffled(
+    population: Population, batching: Batching, shape: Shape, clients: Tensor, keys: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Rows of samples, and which are real, [k, steps, batch], padded to a common shape that is large enough.
 
     A client's samples are shuffled anew for every pass and cut into pieces of `batching.batch`; the last
     piece of a pass may be short. Padding repeats a sample of the same client, so that nothing a client
@@ -132,7 +227,7 @@ def plan(population: Population, batching: Batching, shape: Shape, clients: Tens
     mask = (position < sizes[:, None, None]) & (step < own_steps[:, None])[:, :, None]
     flat = of_pass[:, :, None] * shape.most + torch.where(mask, position, 0)
     index = order.flatten(1).gather(1, flat.flatten(1)).view(flat.shape) + starts[:, None, None]
-    return Plan(index.clamp(max=max(len(population.labels) - 1, 0)), mask)
+    return index.clamp(max=max(len(population.labels) - 1, 0)), mask
 
 
 def _shuffles(keys: Tensor, sizes: Tensor, passes: int, most: int) -> Tensor:

@@ -8,6 +8,7 @@ A draw costs what the cohort is large, however many clients are registered.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -18,8 +19,10 @@ from cloister.privacy.events import FixedSizeGaussian, Gaussian, PoissonGaussian
 from cloister.sampling import heads, subset
 from cloister.streams import Streams
 
+CohortSize = Annotated[int, "number of clients in every round"]
 
-def poisson(rate: float) -> Cohort:
+
+def poisson(rate: Annotated[float, "probability with which a client joins a round"]) -> Cohort:
     """Each client joins independently with probability `rate`. Neighbours: add or remove one client."""
     expect_probability("rate", rate, "the probability with which a client joins a round")
 
@@ -33,11 +36,11 @@ def poisson(rate: float) -> Cohort:
         expected=lambda population: rate * population,
         event=lambda noise, _: PoissonGaussian(noise, rate),
         executed=f"each client joins a round independently with probability {rate:g}",
-        turns=_likely_turns(lambda population: rate),
+        participations=_likely_participations(lambda population: rate),
     )
 
 
-def fixed(size: int) -> Cohort:
+def fixed(size: CohortSize) -> Cohort:
     """Exactly `size` clients, all subsets equally likely. Neighbours: replace one client by another."""
     expect_count("size", size, "the number of clients in every round")
 
@@ -56,7 +59,7 @@ def fixed(size: int) -> Cohort:
         expected=lambda population: float(size),
         event=lambda noise, population: FixedSizeGaussian(noise, size, population),
         executed=f"exactly {size} clients join every round, drawn uniformly without replacement",
-        turns=_likely_turns(lambda population: size / population),
+        participations=_likely_participations(lambda population: size / population),
     )
 
 
@@ -72,7 +75,7 @@ def everyone() -> Cohort:
     )
 
 
-def cyclic(size: int) -> Cohort:
+def cyclic(size: CohortSize) -> Cohort:
     """The first `size` clients, then the next, and so on, over and over. Neighbours: add or remove one client.
 
     Nothing is secret and nothing is sampled: a client takes part in one round of every cycle, so one Gaussian release
@@ -94,21 +97,21 @@ def cyclic(size: int) -> Cohort:
         expected=lambda population: float(size),
         event=lambda noise, _: Gaussian(noise),
         executed=f"clients take turns, {size} in every round, in an order that is public",
-        separation=cycle,
-        turns=lambda rounds, population: -(-rounds // cycle(population)),
+        min_separation=cycle,
+        participations=lambda rounds, population: -(-rounds // cycle(population)),
     )
 
 
-def _likely_turns(rate: Callable[[int], float]) -> Callable[[int, int], int]:
+def _likely_participations(rate: Callable[[int], float]) -> Callable[[int, int], int]:
     """How often a client joins at most, but for a chance of 1 in 20 that one of them comes more often."""
 
-    def turns(rounds: int, population: int) -> int:
+    def participations(rounds: int, population: int) -> int:
         from scipy.stats import binom
 
         likely = int(binom.isf(0.05 / population, rounds, min(rate(population), 1.0)))
         return min(rounds, max(likely, 1))
 
-    return turns
+    return participations
 
 
 CATALOGUE: dict[str, Callable[..., Cohort]] = {

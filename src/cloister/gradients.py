@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 from cloister.errors import expect_not_negative, expect_positive
-from cloister.joints import Batch, Problem, Settings
+from cloister.joints import Batch, Objective, Settings
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """`of(problem, w, start, batch) -> [d]`, where `start` is the model at the start of the round."""
+    """`of(objective, w, start, batch) -> [d]`, where `start` is the model at the start of the round."""
 
     name: str
     settings: Settings
-    of: Callable[[Problem, Tensor, Tensor, Batch], Tensor] = field(compare=False)
+    of: Callable[[Objective, Tensor, Tensor, Batch], Tensor] = field(compare=False)
 
 
 def plain() -> Gradient:
     """The gradient of the mean loss over the batch."""
-    return Gradient("plain", {}, lambda problem, w, start, batch: problem.gradient(w, batch))
+    return Gradient("plain", {}, lambda objective, w, start, batch: objective.gradient(w, batch))
 
 
 def blur(strength: float, radius: float) -> Gradient:
@@ -35,10 +35,10 @@ def blur(strength: float, radius: float) -> Gradient:
     expect_not_negative("blur", strength, "0 switches the regulariser off")
     expect_positive("clip", radius, "the regulariser acts beyond it", or_infinite=True)
 
-    def of(problem: Problem, w: Tensor, start: Tensor, batch: Batch) -> Tensor:
+    def of(objective: Objective, w: Tensor, start: Tensor, batch: Batch) -> Tensor:
         moved = w - start
         outside = torch.linalg.vector_norm(moved) > radius
-        return torch.addcmul(problem.gradient(w, batch), moved, outside.to(w.dtype), value=strength)
+        return torch.addcmul(objective.gradient(w, batch), moved, outside.to(w.dtype), value=strength)
 
     return Gradient("blur", {"strength": strength, "radius": radius}, of)
 
@@ -47,8 +47,8 @@ def proximal(strength: float) -> Gradient:
     """FedProx: g + strength (w - w0), everywhere."""
     expect_not_negative("proximal", strength, "0 switches it off")
 
-    def of(problem: Problem, w: Tensor, start: Tensor, batch: Batch) -> Tensor:
-        return problem.gradient(w, batch) + strength * (w - start)
+    def of(objective: Objective, w: Tensor, start: Tensor, batch: Batch) -> Tensor:
+        return objective.gradient(w, batch) + strength * (w - start)
 
     return Gradient("proximal", {"strength": strength}, of)
 
@@ -64,10 +64,10 @@ def sam(radius: float, adaptive: bool = False) -> Gradient:
     """
     expect_positive("rho", radius, "how far to look for the worst place")
 
-    def of(problem: Problem, w: Tensor, start: Tensor, batch: Batch) -> Tensor:
-        g = problem.gradient(w, batch)
+    def of(objective: Objective, w: Tensor, start: Tensor, batch: Batch) -> Tensor:
+        g = objective.gradient(w, batch)
         slope = w * g if adaptive else g
         uphill = radius / (torch.linalg.vector_norm(slope) + _TINY) * slope
-        return problem.gradient(w + (w * uphill if adaptive else uphill), batch)
+        return objective.gradient(w + (w * uphill if adaptive else uphill), batch)
 
     return Gradient("sam", {"radius": radius, "adaptive": adaptive}, of)

@@ -15,8 +15,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 
 from cloister.errors import CloisterError
-from cloister.joints import Batch, Problem
-from cloister.params import Layout
+from cloister.joints import Batch, Layout, Objective
 from cloister.samples import Model, Samples
 from cloister.streams import fold, uniform
 from cloister.views import View, plain
@@ -31,14 +30,14 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     return -F.log_softmax(outputs, 1).gather(1, labels.unsqueeze(1)).squeeze(1)
 
 
-def problem_of(
+def objective_of(
     module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes: int | None, view: View | None = None
-) -> Problem:
+) -> Objective:
     """The minimisation problem of a module; `inputs` and `labels` are a few samples to try it on."""
-    layout, view = Layout.of(module), view or plain()
+    layout, preprocess = Layout.of(module), view or plain()
     _refuse_batch_norm(module)
     dtype = next(iter(module.parameters())).dtype
-    draws = _try(module, loss, view.test(inputs, dtype), labels, classes)
+    draws = _try(module, loss, preprocess.test(inputs, dtype), labels, classes)
     own, tied = _PerThread(module), _shares_parameters(module)
 
     def losses(
@@ -50,18 +49,20 @@ def problem_of(
         return found.flatten(1).mean(1) if found.dim() > 1 else found
 
     def see(batch: Batch, dtype: torch.dtype) -> Tensor:
-        return view.train(batch.inputs, batch.key, dtype)
+        return preprocess.train(batch.inputs, batch.key, dtype)
 
     def mean_loss(w: Tensor, batch: Batch) -> Tensor:
-        found = losses(layout.views(w), see(batch, w.dtype), batch.labels, batch.key)
+        ready = preprocess.name == "plain" and batch.inputs.dtype == w.dtype  # nothing is left to be done
+        inputs = batch.inputs if ready else see(batch, w.dtype)
+        found = losses(layout.views(w), inputs, batch.labels, batch.key)
         return torch.where(batch.mask, found, 0.0).sum() / batch.count
 
     def outputs(w: Tensor, inputs: Tensor) -> Tensor:
-        used: Tensor = torch.func.functional_call(own.still, layout.views(w), (view.test(inputs, w.dtype),))
-        return used
+        found: Tensor = torch.func.functional_call(own.still, layout.views(w), (preprocess.test(inputs, w.dtype),))
+        return found
 
     samples = Samples(Model(layout, dtype, see, losses), inputs.clone(), labels.clone())
-    return Problem(layout, mean_loss, torch.func.grad, outputs, samples)
+    return Objective(layout, mean_loss, torch.func.grad, outputs, samples)
 
 
 class _PerThread(threading.local):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cloister.joints import Batch, Problem
+from cloister.joints import Batch, Objective
 from cloister.streams import fold
 
 
 def trained_on(
-    problem: Problem,
+    objective: Objective,
     w: Tensor,
     inputs: Tensor,
     labels: Tensor,
@@ -34,15 +34,15 @@ def trained_on(
         some = Batch(inputs[rows], labels[rows], real, count, keys[step], real.any(), w.new_empty(0))
         with torch.enable_grad():
             leaf = w.requires_grad_()
-            (g,) = torch.autograd.grad(problem.loss(leaf, some), leaf)
+            (g,) = torch.autograd.grad(objective.loss(leaf, some), leaf)
         velocity = momentum * velocity + g
         w = w.detach() - lr * velocity
     return w
 
 
 @torch.no_grad()
-def loss_on(problem: Problem, w: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+def loss_on(objective: Objective, w: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
     """The mean loss of a model over public samples."""
     real = torch.ones(len(labels), dtype=torch.bool, device=w.device)
     count, key = torch.full((), len(labels), device=w.device), torch.zeros((), dtype=torch.int64, device=w.device)
-    return problem.loss(w, Batch(inputs, labels, real, count, key, real.any(), w.new_empty(0)))
+    return objective.loss(w, Batch(inputs, labels, real, count, key, real.any(), w.new_empty(0)))

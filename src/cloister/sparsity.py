@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cloister.errors import expect_one_of, expect_probability
-from cloister.params import Layout
+from cloister.joints.objective import Layout
 
 Ties = Literal["keep", "first"]
 """Where scores tie at the border: keep all of them, or exactly as many as asked for, the first ones first."""

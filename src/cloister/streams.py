@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cloister.errors import expect
+from cloister.errors import CloisterError
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 
@@ -36,6 +36,11 @@ class Streams:
     """What tells this run from others with the same seed: two runs must not share their noise."""
     repeatable: bool = True
     """Whether a round that is computed again gives the same bits. If not, it is a new release, with new noise."""
+
+    @property
+    def replays(self) -> bool:
+        """Whether a round that is played again releases the same bits, and so nothing new."""
+        return self.repeatable and not self.secure
 
     def key(self, purpose: str, *position: int) -> int:
         """A 64-bit key (signed) for a purpose and a place in the run."""
@@ -70,12 +75,10 @@ class Streams:
 
     def protective_normal(self, like: Tensor, purpose: str, *position: int) -> Tensor:
         """Standard normal draws in the shape, type and place of `like`, whose numbers are real."""
-        expect(
-            like.is_floating_point(),
-            "a floating type for Gaussian noise",
-            like.dtype,
-            "discrete noise is for whole numbers",
-        )
+        if not like.is_floating_point():
+            raise CloisterError(
+                f"Expected a floating type for Gaussian noise, found {like.dtype}: discrete noise is for whole numbers."
+            )
         if self.secure:
             draws = _system_normal(like.numel())
         elif like.is_cuda:

@@ -14,30 +14,30 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from cloister.batches import Population
-from cloister.engine import Vectorised
+from cloister.engine import Vectorized
 from cloister.errors import BudgetExceededError
-from cloister.federation import Federation
-from cloister.joints import Transform
+from cloister.population import Population
 from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian
 from cloister.privacy.ledger import Budget, Ledger
 from cloister.round import Outcome, cohort_total
+from cloister.round.bind import Federation
 from cloister.servers import sgd
 
 Play = Callable[..., Outcome]
-ENGINE = Vectorised(chunk=1000)
+ENGINE = Vectorized(chunk=1000)
 
 
 def released(play: Play, fed: Federation, w: Tensor, round: int = 1) -> Tensor:
     """The noisy sum that a round releases: recovered from the model's step, or caught before it is decoded."""
-    if fed.method.transform.decode is Transform.decode and fed.method.server.name == "sgd":
+    server = fed.method.server
+    if fed.method.transform.decode is None and (server.name, server.settings) == ("sgd", sgd().settings):
         outcome = play(fed, Ledger.create(None, "audit", {}), ENGINE, round, w, fed.method.init(w))
         return ((outcome.w - w) * fed.denominator).cpu()
     caught = []
 
-    def catch(total: Tensor, here: Any, state: Any) -> Any:
+    def catch(total: Tensor, context: Any, state: Any) -> Any:
         caught.append(total)
-        return torch.zeros_like(here.w), {}
+        return torch.zeros_like(context.w), state
 
     watched = replace(fed.method, transform=replace(fed.method.transform, decode=catch), server=sgd())
     play(replace(fed, method=watched), Ledger.create(None, "audit", {}), ENGINE, round, w, watched.init(w))
@@ -58,7 +58,7 @@ def only_noise(fed: Federation) -> Federation:
 
 def priced_noise(fed: Federation) -> float:
     """The standard deviation that the ledger believes in: the charged multiplier times the bound."""
-    return fed.event.noise_multiplier * fed.bound.l2
+    return fed.event.noise_multiplier * fed.sensitivity.l2
 
 
 def audit_noise(play: Play, fed: Federation, w: Tensor, rounds: int = 200) -> None:
@@ -80,7 +80,9 @@ def audit_sensitivity(play: Play, fed: Federation, w: Tensor) -> None:
     here = released(play, fed, w)
     for client in range(fed.population.clients):
         moved = float((here - released(play, without_data(fed, client), w)).norm())
-        assert moved <= fed.bound.l2 * (1 + 1e-6), f"client {client} moves the sum by {moved / fed.bound.l2:.2f} bounds"
+        assert moved <= fed.sensitivity.l2 * (1 + 1e-6), (
+            f"client {client} moves the sum by {moved / fed.sensitivity.l2:.2f} bounds"
+        )
 
 
 def audit_signal(play: Play, fed: Federation, w: Tensor) -> None:
@@ -92,7 +94,7 @@ def audit_signal(play: Play, fed: Federation, w: Tensor) -> None:
         for client in fed.cohort.sample(fed.streams, round, fed.population.clients).tolist():
             update, _ = cohort_total(unclipped, ENGINE, round, w, torch.tensor([client]))
             norm = float(update.norm())
-            expected += update * min(1.0, fed.bound.l2 / norm) if norm else 0.0
+            expected += update * min(1.0, fed.sensitivity.l2 / norm) if norm else 0.0
         torch.testing.assert_close(signal, expected, rtol=1e-4, atol=1e-9)
 
 
@@ -130,8 +132,8 @@ def audit_price(play: Play, fed: Federation, w: Tensor) -> None:
     (entry,) = ledger.entries
     assert entry.event == fed.event
     if not fed.method.local_only:
-        claimed = entry.event.noise_multiplier * fed.bound.l2
-        assert claimed <= fed.method.mechanism.noise_multiplier * fed.bound.unit * (1 + 1e-12)
+        claimed = entry.event.noise_multiplier * fed.sensitivity.l2
+        assert claimed <= fed.method.mechanism.noise_multiplier * fed.sensitivity.unit * (1 + 1e-12)
     _audit_cohorts(fed, entry.event)
 
 
@@ -145,7 +147,7 @@ def _audit_cohorts(fed: Federation, event: Event, rounds: int = 400) -> None:
     if isinstance(event, FixedSizeGaussian):
         rate = event.size / event.population
         assert (there.sum(1) == event.size).all(), "cohorts priced by their size have it"
-    cycle = fed.cohort.separation(clients)
+    cycle = fed.cohort.min_separation(clients)
     if cycle > 1:  # one event pays for a whole one
         turns = there[: rounds // cycle * cycle].view(-1, cycle, clients).sum(1)
         assert (turns == 1).all(), "everybody has one turn in a cycle"

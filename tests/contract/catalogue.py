@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import cloister as cl
-from cloister.federation import Federation
-from cloister.joints import Cohort, Method, Transform
+from cloister.joints import Cohort, Method
+from cloister.round.bind import Federation
 from conftest import federation, toy_task
 
 CLIP = 0.05  # far below what a toy client sends, so that clipping is always at work
@@ -20,69 +21,84 @@ PASSES: dict[str, Any] = {"clip": CLIP, "lr": 0.5, "batch": 4, "epochs": 1, "noi
 FEW: dict[str, Any] = {**USUAL, "steps": 2}
 FOLLOWING: dict[str, Any] = {"clip": 0.5, "lr": 0.1, "batch": 4, "steps": 2, "decay": 1.0, "noise_multiplier": 1.3}
 
-# By name: the function of the catalogue, and its settings.
-SETTINGS: dict[str, tuple[Callable[..., Method], dict[str, Any]]] = {
-    "fedavg": (cl.methods.fedavg, LOCAL),
-    "fedavg epochs": (cl.methods.fedavg, {"lr": 0.5, "batch": 4, "epochs": 2, "momentum": 0.5}),
-    "dp_fedavg": (cl.methods.dp_fedavg, USUAL),
-    "dp_fedavg epochs": (
+
+@dataclass(frozen=True)
+class Entry:
+    """A method under contract: its function, settings for a toy federation, and what is particular about it."""
+
+    make: Callable[..., Method]
+    settings: dict[str, Any]
+    cohorts: tuple[str, ...] = ()
+    """The cohorts over which it is tried; by default the one that it comes with."""
+    audited: bool = True
+    """Whether `audit.py` can audit a round by itself: not where noise is correlated over rounds, or where nothing is
+    proven of the sum. These have tests of their own."""
+
+
+ALL = ("poisson", "fixed", "everyone", "cyclic")
+# By name; a second word tells variations apart.
+ENTRIES: dict[str, Entry] = {
+    "fedavg": Entry(cl.methods.fedavg, LOCAL, ALL),
+    "fedavg epochs": Entry(cl.methods.fedavg, {"lr": 0.5, "batch": 4, "epochs": 2, "momentum": 0.5}),
+    "dp_fedavg": Entry(cl.methods.dp_fedavg, USUAL, ALL),
+    "dp_fedavg epochs": Entry(
         cl.methods.dp_fedavg,
         {"clip": CLIP, "lr": 0.5, "batch": 4, "epochs": 2, "momentum": 0.9, "noise_multiplier": 0.6},
     ),
-    "dp_fedavg distributed": (cl.methods.dp_fedavg, {**USUAL, "steps": 2, "noise": "distributed"}),
-    "dp_fedavg adam": (cl.methods.dp_fedavg, {**USUAL, "steps": 2, "server": cl.servers.adam()}),
-    "dp_fedavg as_published": (cl.methods.dp_fedavg, {**USUAL, "mode": "as_published"}),
-    "blur": (cl.methods.blur, USUAL),
-    "lus": (cl.methods.lus, USUAL),
-    "lus batch": (cl.methods.lus, {**USUAL, "importance": "batch", "ties": "first"}),
-    "blur_lus": (cl.methods.blur_lus, {**USUAL, "steps": None, "epochs": 2}),
-    "dp_fedsam": (cl.methods.dp_fedsam, USUAL),
-    "dp_fedsam plain": (cl.methods.dp_fedsam, {**USUAL, "sam": "plain"}),
-    "dp_fedsam_top_k": (cl.methods.dp_fedsam_top_k, USUAL),
-    "dp_fedsam_top_k B": (cl.methods.dp_fedsam_top_k, {**USUAL, "variant": "B"}),
-    "dp_fedsam_top_k C": (cl.methods.dp_fedsam_top_k, {**USUAL, "variant": "C"}),
-    "fed_smp_rand_k": (cl.methods.fed_smp_rand_k, USUAL),
-    "fed_smp_rand_k distributed": (cl.methods.fed_smp_rand_k, {**USUAL, "noise": "distributed"}),
-    "fed_smp_top_k": (cl.methods.fed_smp_top_k, {**USUAL, "public_steps": 3}),
-    "ddgauss": (cl.methods.ddgauss, USUAL),
-    "ddgauss central": (cl.methods.ddgauss, {**USUAL, "noise": "central"}),
-    "ae_dpfl": (cl.methods.ae_dpfl, {**LOCAL, "noise_multiplier": 1.3, "student_epochs": 2}),
-    "adaptive_clipping": (cl.methods.adaptive_clipping, USUAL),
-    "dp_ftrl": (cl.methods.dp_ftrl, USUAL),
-    "dp_ftrl tree": (cl.methods.dp_ftrl, {**USUAL, "factorisation": "tree"}),
-    "dp_fedprox": (cl.methods.dp_fedprox, USUAL),
-    "pfl": (cl.methods.pfl, PASSES),
-    "pfl lot": (cl.methods.pfl, {**PASSES, "epochs": 2, "epoch": "lot", "weight_decay": 0.1, "lr_decay": 0.9}),
-    "fed_spa": (cl.methods.fed_spa, FEW),
-    "fed_spa coordinate": (cl.methods.fed_spa, {**FEW, "clipping": "coordinate"}),
-    "fed_spa quantile": (cl.methods.fed_spa, {**FEW, "bound": "quantile"}),
-    "fed_spa as_published": (cl.methods.fed_spa, {**PASSES, "mode": "as_published"}),
-    "dp_fed": (cl.methods.dp_fed, FEW),
-    "adap_dp_fl": (cl.methods.adap_dp_fl, FOLLOWING),
-    "adap_dp_fl as_written": (cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "as_written"}),
-    "adap_dp_fl quantile": (cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "quantile"}),
-    "adap_dp_fl decay": (cl.methods.adap_dp_fl, {**FOLLOWING, "decay": 0.5}),
-    "cpsgd": (cl.methods.cpsgd, {"clip": CLIP, "lr": 0.5, "batch": 4, "noise_multiplier": 20.0}),
+    "dp_fedavg distributed": Entry(cl.methods.dp_fedavg, {**USUAL, "steps": 2, "noise": "distributed"}, ALL),
+    "dp_fedavg adam": Entry(cl.methods.dp_fedavg, {**USUAL, "steps": 2, "server": cl.servers.adam()}),
+    "dp_fedavg as_published": Entry(cl.methods.dp_fedavg, {**USUAL, "mode": "as_published"}),
+    "blur": Entry(cl.methods.blur, USUAL),
+    "lus": Entry(cl.methods.lus, USUAL),
+    "lus batch": Entry(cl.methods.lus, {**USUAL, "importance": "batch", "ties": "first"}),
+    "blur_lus": Entry(cl.methods.blur_lus, {**USUAL, "steps": None, "epochs": 2}),
+    "dp_fedsam": Entry(cl.methods.dp_fedsam, USUAL),
+    "dp_fedsam plain": Entry(cl.methods.dp_fedsam, {**USUAL, "sam": "plain"}),
+    "dp_fedsam_top_k": Entry(cl.methods.dp_fedsam_top_k, USUAL),
+    "dp_fedsam_top_k B": Entry(cl.methods.dp_fedsam_top_k, {**USUAL, "variant": "B"}),
+    "dp_fedsam_top_k C": Entry(cl.methods.dp_fedsam_top_k, {**USUAL, "variant": "C"}, ("fixed",), audited=False),
+    "fed_smp_rand_k": Entry(cl.methods.fed_smp_rand_k, USUAL),
+    "fed_smp_rand_k distributed": Entry(cl.methods.fed_smp_rand_k, {**USUAL, "noise": "distributed"}),
+    "fed_smp_top_k": Entry(cl.methods.fed_smp_top_k, {**USUAL, "public_steps": 3}),
+    "ddgauss": Entry(cl.methods.ddgauss, USUAL, ("poisson", "everyone")),
+    "ddgauss central": Entry(cl.methods.ddgauss, {**USUAL, "noise": "central"}, ("poisson", "everyone")),
+    "ae_dpfl": Entry(cl.methods.ae_dpfl, {**LOCAL, "noise_multiplier": 1.3, "student_epochs": 2}),
+    "adaptive_clipping": Entry(cl.methods.adaptive_clipping, USUAL),
+    "dp_ftrl": Entry(cl.methods.dp_ftrl, USUAL, audited=False),
+    "dp_ftrl tree": Entry(cl.methods.dp_ftrl, {**USUAL, "factorisation": "tree"}, audited=False),
+    "dp_fedprox": Entry(cl.methods.dp_fedprox, USUAL),
+    "pfl": Entry(cl.methods.pfl, PASSES, ("everyone", "cyclic", "fixed")),
+    "pfl lot": Entry(cl.methods.pfl, {**PASSES, "epochs": 2, "epoch": "lot", "weight_decay": 0.1, "lr_decay": 0.9}),
+    "fed_spa": Entry(cl.methods.fed_spa, FEW),
+    "fed_spa coordinate": Entry(cl.methods.fed_spa, {**FEW, "clipping": "coordinate"}),
+    "fed_spa quantile": Entry(cl.methods.fed_spa, {**FEW, "bound": "quantile"}),
+    "fed_spa as_published": Entry(cl.methods.fed_spa, {**PASSES, "mode": "as_published"}),
+    "dp_fed": Entry(cl.methods.dp_fed, FEW),
+    "adap_dp_fl": Entry(cl.methods.adap_dp_fl, FOLLOWING),
+    "adap_dp_fl as_written": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "as_written"}),
+    "adap_dp_fl quantile": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "quantile"}),
+    "adap_dp_fl decay": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "decay": 0.5}),
+    "cpsgd": Entry(cl.methods.cpsgd, {"clip": CLIP, "lr": 0.5, "batch": 4, "noise_multiplier": 20.0}),
 }
 
 METHODS: dict[str, Callable[..., Method]] = {
-    name: lambda made=made, given=given, **more: made(**{**given, **more}) for name, (made, given) in SETTINGS.items()
+    name: lambda entry=entry, **more: entry.make(**{**entry.settings, **more}) for name, entry in ENTRIES.items()
 }
 # Where samples are protected, every message is private by itself: it has audits of its own (`sample_audit.py`), and
 # what is said here of one bounded message, and of noise on the sum, is for methods that protect clients.
 SAMPLES = {name: make for name, make in METHODS.items() if make().unit == "sample"}
 CLIENTS = {name: make for name, make in METHODS.items() if name not in SAMPLES}
-PRIVATE = {name: make for name, make in CLIENTS.items() if not name.startswith("fedavg")}
+PRIVATE = {name: make for name, make in CLIENTS.items() if make().mechanism.noise_multiplier != 0}
+AUDITED = {name: make for name, make in PRIVATE.items() if ENTRIES[name].audited}
 
-# Of variant C nothing is proven but a price for single messages; correlated noise is not alike in every round (there
-# are tests of its own); the audits undo the server's step, so they want a server that just adds.
-_OWN_TESTS = ("dp_fedsam_top_k C", "dp_ftrl", "dp_ftrl tree", "dp_fedavg adam")
-AUDITED = {name: make for name, make in PRIVATE.items() if name not in _OWN_TESTS}
-# What is sent is the clipped update of the local rule, and nothing else.
-PLAIN = {
-    n: m for n, m in AUDITED.items() if m().transform.name == "clip_l2" and m().transform.decode is Transform.decode
-}
-PLAIN = {name: make for name, make in PLAIN.items() if not name.startswith(("ddgauss", "adaptive"))}
+
+def _plain(method: Method) -> bool:
+    """Whether what is sent is the clipped update of the local rule, and nothing else."""
+    transform = method.transform
+    return transform.name == "clip_l2" and transform.decode is None and method.bind is None
+
+
+PLAIN = {name: make for name, make in AUDITED.items() if _plain(make())}
 
 # Where the noise is in the steps, for `sample_audit.py`: momentum, masks and steps of every kind; and Adam in single
 # steps, from whose state a gradient can be read. Queries are quiet enough to be seen; lots are empty now and then.
@@ -107,20 +123,14 @@ COHORTS = {"poisson": cl.poisson(0.6), "fixed": cl.fixed(5), "everyone": cl.ever
 
 
 def cohorts_for(name: str) -> dict[str, Cohort]:
-    """The cohorts over which a method has a price. One of each kind of round is enough for the variations."""
-    if name.startswith("dp_ftrl"):
-        return {"cyclic": cl.cyclic(3)}
-    if name == "dp_fedsam_top_k C":
-        return {"fixed": COHORTS["fixed"]}
-    if name == "pfl":
-        return {"everyone": COHORTS["everyone"], "cyclic": cl.cyclic(3), "fixed": COHORTS["fixed"]}
+    """The cohorts over which a method is tried."""
+    known = {**COHORTS, "cyclic": cl.cyclic(3)}
+    if ENTRIES[name].cohorts:
+        return {kind: known[kind] for kind in ENTRIES[name].cohorts}
     if name in SAMPLES:  # who takes part is no secret, so every cohort has a price; where two meet, states are kept
         return {"poisson": cl.poisson(0.8)}
-    if name in ("fedavg", "dp_fedavg", "dp_fedavg distributed"):
-        return {**COHORTS, "cyclic": cl.cyclic(3)}
-    if name.startswith("ddgauss"):
-        return {"poisson": COHORTS["poisson"], "everyone": COHORTS["everyone"]}
-    return {"poisson": COHORTS["poisson"]}
+    kind = cl.methods.REGISTRY[name.split()[0]].defaults.get("cohort", "poisson")
+    return {kind: known[kind]}
 
 
 PAIRS = [(name, kind) for name in METHODS for kind in cohorts_for(name)]

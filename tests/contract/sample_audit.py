@@ -18,14 +18,14 @@ from scipy import stats
 from torch import Tensor, nn
 
 import cloister as cl
-from cloister.batches import Population
 from cloister.data import Task
 from cloister.engine import Loop
-from cloister.federation import Federation
-from cloister.joints import Method, State
+from cloister.joints import Method, MethodState
+from cloister.population import Population
 from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian
 from cloister.privacy.ledger import Budget, Ledger
 from cloister.round import Outcome
+from cloister.round.bind import Federation
 from cloister.servers import sgd
 from cloister.streams import Streams
 from conftest import federation
@@ -138,10 +138,12 @@ def alone(fed: Federation, client: int) -> Federation:
     return replace(fed, cohort=only, method=replace(fed.method, server=sgd()))
 
 
-def upload(play: Play, fed: Federation, w: Tensor, client: int, round: int, state: State) -> tuple[Tensor, State]:
+def upload(
+    play: Play, fed: Federation, w: Tensor, client: int, round: int, state: MethodState
+) -> tuple[Tensor, MethodState]:
     """What a client sends in a round, and what is kept."""
     outcome = play(alone(fed, client), Ledger.create(None, "audit", {}), ENGINE, round, w, state)
-    return outcome.w - w, {**state, **outcome.state}
+    return outcome.w - w, outcome.state
 
 
 def price(play: Play, fed: Federation, w: Tensor, client: int) -> Priced:
@@ -151,9 +153,9 @@ def price(play: Play, fed: Federation, w: Tensor, client: int) -> Priced:
     return Priced(ledger.entries[0].event, ledger.entries[0].count, SIZES[client])
 
 
-def clip_before(fed: Federation, state: State, client: int) -> float:
+def clip_before(fed: Federation, state: MethodState, client: int) -> float:
     """To what a gradient may be clipped in the first step of a round: known before it begins."""
-    kept = state.get("kept.threshold")
+    kept = state.clients.get("threshold")
     following = threshold_of(fed).get("start") if kept is None else float(kept[client])
     return threshold_of(fed).get("clip", following)
 
@@ -167,7 +169,7 @@ def sums(play: Play, fed: Federation, w: Tensor, client: int, round: int, paid: 
     message, after = upload(play, fed, w, client, round, state)
     if optimiser_of(fed)["name"] == "adam":
         assert paid.steps == 1
-        gradient = after["kept.mean"][client] / (1 - optimiser_of(fed)["beta1"])
+        gradient = after.clients["mean"][client] / (1 - optimiser_of(fed)["beta1"])
     else:
         gradient = -message / optimiser_of(fed)["lr"]
     return gradient * paid.lot * active_of(fed, len(w)) / len(w) / clip_before(fed, state, client)
@@ -370,7 +372,7 @@ def _audit_query(play: Play, fed: Federation, w: Tensor, rounds: int = 50) -> No
     seen = []
     for round in range(1, rounds + 1):
         state = upload(play, dumb, w, CERTAIN, round, fed.method.init(w))[1]
-        seen.append(float(state["kept.threshold"][CERTAIN]))
+        seen.append(float(state.clients["threshold"][CERTAIN]))
     if about["name"] == "as_written":
         draws = [value * lot / (about["alpha"] * start * noise) for value in seen if value > about["floor"]]
         law = stats.halfnorm(loc=0)

@@ -23,10 +23,11 @@ from cloister.data import Task, partitions
 from cloister.data.raw import Samples
 from cloister.errors import CloisterError
 from cloister.experiments.config import build
-from cloister.experiments.prepare import Ready, prepare
+from cloister.experiments.prepare import Ready
 from cloister.joints import Method
-from cloister.methods.cards import CARDS
 from cloister.privacy.wording import not_covered
+from conftest import prepared
+from contract.catalogue import SAMPLES
 from contract.data_files import CASES, COUNT, Case, Rows
 
 PARTITIONS = {
@@ -288,15 +289,6 @@ def heart_files(root: Path, blank: bool = False) -> None:
     case.write(root, rows, rows)
 
 
-SAMPLES = {
-    "pfl": lambda: cl.methods.pfl(clip=1.0, lr=0.1, epochs=1, noise_multiplier=2.0),
-    "fed_spa": lambda: cl.methods.fed_spa(clip=1.0, lr=0.1, steps=1, noise_multiplier=2.0),
-    "dp_fed": lambda: cl.methods.dp_fed(clip=1.0, lr=0.1, steps=1, noise_multiplier=2.0),
-    "adap_dp_fl": lambda: cl.methods.adap_dp_fl(clip=1.0, noise_multiplier=2.0),
-    "cpsgd": lambda: cl.methods.cpsgd(clip=1.0, noise_multiplier=20.0),
-}
-
-
 def test_a_value_that_is_blanked_changes_one_training_row_of_a_run_for_samples(tmp_path, monkeypatch):
     """Gaps were filled with the hospital's median: a patient's value was in every row of the hospital that had one."""
     found = []
@@ -316,11 +308,10 @@ def hospitals(tmp_path, monkeypatch) -> Path:
 
 
 def test_medians_of_clients_are_refused_where_samples_are_protected(hospitals):
-    assert set(SAMPLES) == {name for name, card in CARDS.items() if card.unit == "sample"}
     task, folder = cl.data.heart(impute="client_median"), hospitals / "run"
-    for make in SAMPLES.values():
+    for name in SAMPLES.keys() & cl.methods.CATALOGUE.keys():
         with pytest.raises(CloisterError, match="every sample was prepared by itself"):
-            cl.run(make(), task, rounds=1, delta=1e-5, folder=folder, progress=False)
+            cl.run(SAMPLES[name](), task, rounds=1, delta=1e-5, folder=folder, progress=False)
     assert not folder.exists(), "before anything is charged or written"
     run = cl.run(SAMPLES["pfl"](), cl.data.heart(), rounds=1, delta=1e-5, folder=folder, progress=False)
     assert run.certificate.unit == "sample"
@@ -354,8 +345,7 @@ def gaps_of(task: Task, make: Callable[[], Method]) -> str:
 
 
 def prepare_for(method: Method, task: Task) -> Ready:
-    fixed = {"model": None, "seed": 0, "randomness": "seeded", "device": "cpu", "dtype": "float32"}
-    return prepare(method, task, rounds=1, cohort=cl.everyone(), epsilon=None, delta=1e-5, **fixed)
+    return prepared(method, task, rounds=1, delta=1e-5)
 
 
 def clients_protected() -> Method:
@@ -395,6 +385,5 @@ def test_descriptions_say_it_without_private_numbers():
         random = np.random.default_rng(seed)
         x, y, who = random.normal(size=(60, 4)), random.integers(0, 3, 60), np.arange(60) % 5
         task = cl.data.from_arrays(x, y, np.where(random.random(60) < 0.2, 0, who), classes=3)
-        about = prepare_for(clients_protected(), task).description["task"]
-        found.append({key: about[key] for key in about})
+        found.append(prepare_for(clients_protected(), task).description.task)
     assert found[0] == found[1]

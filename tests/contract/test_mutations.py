@@ -15,6 +15,7 @@ import torch
 import cloister as cl
 from cloister.privacy.ledger import Ledger
 from cloister.round import SERVER, Outcome, cohort_total, run_round
+from cloister.round.answer import noise_share
 from conftest import federation
 from contract.audit import AUDITS, ENGINE
 from contract.catalogue import METHODS
@@ -22,7 +23,7 @@ from contract.catalogue import METHODS
 
 def broken_round(bug: str):
     def play(fed, ledger, engine, round, w, state):
-        method, streams, bound = fed.method, fed.streams, fed.bound
+        method, streams, bound = fed.method, fed.streams, fed.sensitivity
 
         def pay():
             ledger.charge(method.unit, fed.event, round=round, repeatable=True)
@@ -33,9 +34,7 @@ def broken_round(bug: str):
         raw = replace(fed, method=replace(method, transform=cl.transforms.identity(), mechanism=cl.mechanisms.none()))
         updates = [cohort_total(raw, engine, round, w, client[None])[0] for client in cohort]
 
-        noise = method.mechanism.share(
-            streams, w, bound, 1 if bug == "the same noise every round" else round, SERVER, 1
-        )
+        noise = noise_share(fed, w, 1 if bug == "the same noise every round" else round, SERVER, 1)
         if bug == "no noise":
             noise = torch.zeros_like(w)
         if bug == "noise of the average instead of the sum":
@@ -45,18 +44,18 @@ def broken_round(bug: str):
         if bug == "noise scaled for half the clip":
             noise = noise / 2
         if bug == "noise only where a private mask is":
-            sent = sum((method.transform.encode(u, fed.here(w, {})).abs() for u in updates), torch.zeros_like(w))
+            sent = sum((method.transform.encode(u, fed.context(w, {})).abs() for u in updates), torch.zeros_like(w))
             noise = noise * (sent != 0)
         if bug == "noise on some coordinates only":
             noise = noise * (torch.arange(len(w)) % 3 != 0) * math.sqrt(1.5)
 
         def clip(update):
             if bug == "clipped per tensor, priced as global":
-                pieces = fed.problem.layout.views(update).values()
+                pieces = fed.objective.layout.views(update).values()
                 return torch.cat([(p * min(1.0, bound.l2 / max(float(p.norm()), 1e-30))).flatten() for p in pieces])
             if bug == "not clipped":
                 return update
-            return method.transform.encode(update, fed.here(w, {}))
+            return method.transform.encode(update, fed.context(w, {}))
 
         if bug == "clipped after the noise":
             share = noise / math.sqrt(max(len(cohort), 1))
@@ -68,10 +67,10 @@ def broken_round(bug: str):
                 weights = (sizes / sizes.mean()).tolist()
             total = sum((a * clip(u) for a, u in zip(weights, updates, strict=True)), torch.zeros_like(w)) + noise
         denominator = max(len(cohort), 1) if bug == "divided by the cohort's actual size" else fed.denominator
-        w, state = method.server.update(w, total / denominator, state, fed.here(w, {}))
+        w, server = method.server.update(w, total / denominator, state.server, fed.context(w, {}))
         if bug == "charged after the round":
             pay()
-        return Outcome(w, state, len(cohort), 0)
+        return Outcome(w, replace(state, server=server), len(cohort), 0)
 
     return play
 
@@ -107,8 +106,9 @@ def test_without_a_bug_there_is_no_alarm():
     assert alarms(broken_round("none")) == []
     fed, w = federation(METHODS["dp_fedavg"](), cl.poisson(0.6))
     for round in (1, 2):
-        mine = broken_round("none")(fed, Ledger.create(None, "t", {}), ENGINE, round, w, {})
-        torch.testing.assert_close(mine.w, run_round(fed, Ledger.create(None, "t", {}), ENGINE, round, w, {}).w)
+        mine = broken_round("none")(fed, Ledger.create(None, "t", {}), ENGINE, round, w, fed.method.init(w))
+        real = run_round(fed, Ledger.create(None, "t", {}), ENGINE, round, w, fed.method.init(w))
+        torch.testing.assert_close(mine.w, real.w)
 
 
 @pytest.mark.parametrize("bug", BUGS)

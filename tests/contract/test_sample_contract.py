@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 import cloister as cl
-from cloister.engine import Loop, Vectorised
+from cloister.engine import Loop, Vectorized
 from cloister.errors import BudgetExceededError, CloisterError
-from cloister.federation import Federation
 from cloister.joints import State
 from cloister.privacy.events import NonPrivate, PoissonGaussian
 from cloister.privacy.ledger import Budget, Ledger
 from cloister.round import Outcome, cohort_total, run_round
-from conftest import ENGINES, federation, toy_task
+from cloister.round.bind import Federation
+from cloister.privacy.unit import ProtectedUnit
+from conftest import ENGINES, federation, flat_state, toy_task
 from contract.catalogue import AUDITED_STEPS, SAMPLES, fed_of
 from contract.sample_audit import AUDITS, NOISES, SIZES, alone, audited, silent, upload, with_inputs
 
@@ -78,11 +79,11 @@ def test_engines_agree_over_several_blocks_of_noise(name, monkeypatch):
         results.append((w, state))
     for w, state in results[1:]:
         torch.testing.assert_close(w, results[0][0], rtol=1e-9, atol=1e-12)
-        for kept in state:
-            torch.testing.assert_close(state[kept], results[0][1][kept], rtol=1e-9, atol=1e-12)
+        kept = flat_state(state)
+        torch.testing.assert_close(kept, flat_state(results[0][1]), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("engine", [Loop(), Vectorised(chunk=2)], ids=lambda e: e.name)
+@pytest.mark.parametrize("engine", [Loop(), Vectorized(chunk=2)], ids=lambda e: e.name)
 @pytest.mark.parametrize("name", AUDITED_STEPS)
 def test_a_broken_sample_counts_as_none_and_its_client_sends_its_noise(name, engine):
     """What is not finite would tell of itself; and without its noise, a message would tell that something was."""
@@ -92,7 +93,7 @@ def test_a_broken_sample_counts_as_none_and_its_client_sends_its_noise(name, eng
         broken[row] = value
         gone[row] = 0
     found, expected = (one_round(with_inputs(fed, inputs), w, engine) for inputs in (broken, gone))
-    assert found.rejected == 0
+    assert found.nonfinite_updates == 0
     assert torch.isfinite(found.w).all()
     torch.testing.assert_close(found.w, expected.w, rtol=1e-9, atol=1e-12)
 
@@ -100,7 +101,7 @@ def test_a_broken_sample_counts_as_none_and_its_client_sends_its_noise(name, eng
 @pytest.mark.parametrize("name", IN_STEPS)
 def test_a_client_without_data_sends_nothing_and_pays_nothing(name):
     fed, w = fed_of(IN_STEPS[name](), task=toy_task(sizes=(4, 0, 3)))
-    for engine in (Loop(), Vectorised(chunk=3)):
+    for engine in (Loop(), Vectorized(chunk=3)):
         ledger = Ledger.create(None, "test", {})
         one_round(fed, w, engine, ledger)
         assert {entry.unit for entry in ledger.entries} == {"sample of client 0", "sample of client 2"}
@@ -124,7 +125,7 @@ def test_what_a_client_sends_depends_on_nobody_else():
         fed, w = audited(AUDITED_STEPS[name])
         apart = [upload(run_round, fed, w, client, 1, fed.method.init(w))[0] for client in range(len(SIZES))]
         together = replace(fed, method=replace(fed.method, server=cl.servers.sgd()))
-        for engine in (Loop(), Vectorised(chunk=2)):
+        for engine in (Loop(), Vectorized(chunk=2)):
             outcome = one_round(together, w, engine)
             torch.testing.assert_close(outcome.w - w, sum(apart) / len(SIZES), rtol=1e-9, atol=1e-12)
             ledger = Ledger.create(None, "test", {"sample of client 1": POOR})
@@ -138,9 +139,9 @@ def test_a_client_that_sits_out_keeps_what_it_had():
     fed, w = audited(AUDITED_STEPS["adap_dp_fl as_written"])
     state = one_round(fed, w).state
     after = run_round(alone(fed, 1), Ledger.create(None, "test", {}), Loop(), 2, w, state).state
-    for name in ("kept.mean", "kept.square", "kept.steps", "kept.threshold"):
-        assert torch.equal(after[name][[0, 2, 3]], state[name][[0, 2, 3]])
-        assert not torch.equal(after[name][1], state[name][1])
+    for name in ("mean", "square", "steps", "threshold"):
+        assert torch.equal(after.clients[name][[0, 2, 3]], state.clients[name][[0, 2, 3]])
+        assert not torch.equal(after.clients[name][1], state.clients[name][1])
 
 
 def test_a_round_that_nobody_there_can_pay_ends_the_run_and_others_do_not():
@@ -170,7 +171,8 @@ def test_samples_that_lie_with_several_clients_are_paid_for_by_each():
 
 def test_noise_that_follows_the_losses_is_drawn_and_priced_alike():
     fed, w = fed_of(IN_STEPS["adap_dp_fl decay"](), task=toy_task(sizes=(7, 3)))
-    state = {**fed.method.init(w), "noise": torch.tensor(0.5, dtype=torch.float64)}
+    state = fed.method.init(w)
+    state.server["noise"] = torch.tensor(0.5, dtype=torch.float64)
     ledger = Ledger.create(None, "test", {})
     found = one_round(fed, w, ledger=ledger, state=state)
     priced = [entry.event for entry in ledger.entries]
@@ -203,8 +205,8 @@ def test_every_client_is_priced_at_its_own_noise():
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda method: replace(method, unit="client"),
-        lambda method: replace(method, local=cl.local.sgd(0.1, steps=1)),
+        lambda method: replace(method, mechanism=replace(method.mechanism, unit=ProtectedUnit.CLIENT)),
+        lambda method: replace(method, local=cl.local.sgd(lr=0.1, steps=1)),
         lambda method: replace(method, local=replace(method.local, private=None)),
         lambda method: replace(method, local=replace(method.local, phases=method.local.phases * 2)),
         lambda method: replace(
@@ -218,7 +220,7 @@ def test_every_client_is_priced_at_its_own_noise():
     ids=["of clients", "without noise", "not private", "two phases", "shuffled batches"],
 )
 def test_noise_in_steps_is_for_private_steps_over_secret_lots(spoil):
-    with pytest.raises(CloisterError, match="private by themselves, over secret lots"):
+    with pytest.raises(CloisterError, match="private by themselves, over secret batches"):
         federation(spoil(cl.methods.dp_fed(steps=1, noise_multiplier=1.0)))
 
 

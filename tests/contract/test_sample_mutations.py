@@ -16,12 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import cloister as cl
-from cloister.federation import Federation, account_of
+from cloister.joints import MethodState
 from cloister.privacy.events import FixedSizeGaussian, PoissonGaussian
 from cloister.privacy.ledger import Charge, Ledger
+from cloister.privacy.unit import sample_account
 from cloister.round import Outcome, run_round
+from cloister.round.answer import RoundPlan
+from cloister.round.bind import Federation
 from cloister.streams import fold
-from cloister.work import Turn
+from conftest import plan_of
 from contract.catalogue import AUDITED_STEPS
 from contract.sample_audit import AUDITS, ENGINE, SIZES, audited
 
@@ -59,21 +62,21 @@ def asks(fed: Federation) -> float:
     return {"fixed": 0.0, "as_written": 1.0}.get(about["name"], about.get("query", 0.0))
 
 
-def turn_of(fed: Federation, round: int, client: int) -> Turn:
-    return Turn.of(fed, round, torch.zeros(fed.problem.layout.size).double(), torch.tensor([client]), {})
+def own_plan(fed: Federation, round: int, client: int) -> RoundPlan:
+    return plan_of(fed, round, torch.zeros(fed.objective.layout.size).double(), torch.tensor([client]))
 
 
 def drawn_lots(fed: Federation, round: int, client: int) -> list[Tensor]:
     """The library's draws: who is in the lot of each step."""
-    turn = turn_of(fed, round, client)
-    (drawn,) = turn.lots(fed, turn.clients, 1)
+    plan = own_plan(fed, round, client)
+    (drawn,) = plan.drawn(plan.clients, 1).batches
     return [samples[real] for samples, real in zip(drawn.samples[0], drawn.mask[0], strict=True)]
 
 
 def drawn_noise(fed: Federation, round: int, client: int) -> list[Tensor]:
     """The library's draws: standard normal numbers for each step."""
-    turn = turn_of(fed, round, client)
-    noise = turn.noise(replace(fed, multipliers=(1.0,) * len(SIZES)), turn.clients, 1)
+    plan = own_plan(replace(fed, multipliers=(1.0,) * len(SIZES)), round, client)
+    noise = plan.noise(plan.clients, 1)
     return [noise.at(step)[0] for step in range(steps_of(fed, int(fed.population.counts[client]))[0])]
 
 
@@ -195,31 +198,32 @@ def spoilt_noise(noise: Tensor, total: Tensor, lot: float, there: int, bug: str)
 
 
 def broken_round(bug: str):
-    def play(fed: Federation, ledger: Ledger, engine, round: int, w: Tensor, state: dict) -> Outcome:
+    def play(fed: Federation, ledger: Ledger, engine, round: int, w: Tensor, state: MethodState) -> Outcome:
         members = fed.cohort.sample(fed.streams, round, fed.population.clients).tolist()
         books = Ledger.create(None, "its own", ledger.budgets) if bug == "a fresh ledger in every round" else ledger
-        bills = {account_of(c): bill(fed, c, bug) for c in members}
+        bills = {sample_account(c): bill(fed, c, bug) for c in members}
 
         def pay() -> dict[str, str]:
             return books.charge_each(bills, round=round, repeatable=True)
 
         refused = {} if bug == "charged after computing" else pay()
         local, models = fed.method.local, {}
-        kept = {name: state.get(f"kept.{name}", local.init(w)[name].repeat(len(SIZES), 1)) for name in local.keeps}
+        begun = {name: local.init(w)[name].repeat(len(SIZES), 1) for name in local.client_state}
+        kept = {**begun, **state.clients}
         kept = {name: table.clone() for name, table in kept.items()}
         for client in members:
-            if bug == "refused clients compute as well" or account_of(client) not in refused:
+            if bug == "refused clients compute as well" or sample_account(client) not in refused:
                 own = {name: table[client].clone() for name, table in kept.items()}
                 models[client], own = trained(fed, round, client, w, own, bug)
                 for name, value in own.items():
                     kept[name][client] = value
         if bug == "charged after computing":
             refused = pay()
-        models = {c: model for c, model in models.items() if account_of(c) not in refused}
+        models = {c: model for c, model in models.items() if sample_account(c) not in refused}
         count = len(members) if bug == "who was refused counts" else len(models)
         mean = sum((model - w for model in models.values()), torch.zeros_like(w)) / max(count, 1)
-        w, changed = fed.method.server.update(w, mean, state, fed.here(w, {}))
-        state = {**state, **{f"kept.{name}": table for name, table in kept.items()}, **changed}
+        w, server = fed.method.server.update(w, mean, state.server, fed.context(w, {}))
+        state = replace(state, server=server, clients=kept)
         return Outcome(w, state, len(models), 0, len(members) - len(models))
 
     return play

@@ -9,7 +9,7 @@ from cloister.data.deal import deal
 from cloister.data.raw import RawData, Samples
 from cloister.errors import CloisterError
 from cloister.experiments.evaluate import scorer
-from cloister.params import Layout
+from cloister.joints import Layout
 
 
 def raw(owners: bool = False, train: int = 90, test: int = 30) -> RawData:
@@ -75,7 +75,7 @@ def test_client_accuracy_is_the_unweighted_mean_over_clients():
     hits = (net(task.test_inputs).argmax(1) == task.test_labels).double()
     assert score.accuracy == pytest.approx(float(hits.mean()))
     expected = (hits[:20].mean() + hits[20:28].mean() + hits[28:].mean()) / 3
-    assert score.client_accuracy == pytest.approx(float(expected))
+    assert score.mean_client_accuracy == pytest.approx(float(expected))
     loss = torch.nn.functional.cross_entropy(net(task.test_inputs), task.test_labels).item()
     assert score.loss == pytest.approx(loss, rel=1e-6)
 

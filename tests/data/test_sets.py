@@ -52,7 +52,7 @@ def test_every_set_can_be_read_listed_and_configured():
     assert set(cl.data.CATALOGUE) == set(ENTRIES) == set(FORMATS) | {"digits"}
     for make in cl.data.CATALOGUE.values():
         assert "partition" in inspect.signature(make).parameters
-    assert set(cl.data.USUAL) <= set(cl.data.CATALOGUE)
+    assert set(cl.data.DEFAULTS) <= set(cl.data.CATALOGUE)
 
 
 def test_pictures_stay_bytes_until_the_step(tiny_mnist):
@@ -67,7 +67,7 @@ def test_pictures_stay_bytes_until_the_step(tiny_mnist):
         model=lambda: cl.models.papernot_mnist_cnn(task.shape, 10),
         progress=False,
     )
-    assert run.history[-1]["client_accuracy"] is not None
+    assert run.history[-1]["mean_client_accuracy"] is not None
 
 
 def test_augmented_pictures_train_too(tiny_mnist):

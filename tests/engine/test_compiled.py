@@ -10,12 +10,12 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import cloister as cl
-from cloister.engine import Loop, Vectorised, vectorised
-from cloister.engine.compiled import Compiled, compiled_parts, pieces_first, traced
-from cloister.engine.parts import Drawn, Parts, places_for, sum_of_chunk
+from cloister.batches import Drawn, shapes_of
+from cloister.engine import Loop, Vectorized, vectorised
+from cloister.engine.compiled import Compiled, fused, pieces_first, traced
+from cloister.engine.parts import ChunkProgram, places_for
 from cloister.round import cohort_total
-from cloister.work import Turn, ragged, shapes_of
-from conftest import federation, toy_model, toy_task
+from conftest import federation, plan_of, toy_model, toy_task
 from contract.catalogue import METHODS, cohorts_for, fed_of
 
 # One of every kind of local rule and of message; tracing takes seconds, so that the others are for `make test-all`.
@@ -35,7 +35,7 @@ def test_traced_steps_agree_with_the_loop(name, patience, monkeypatch):
     task = toy_task()
     cohort = next(iter(cohorts_for(name).values()))
     fed, w = fed_of(METHODS[name](), cohort, task=task, model=toy_model(task, dropout=True))
-    engine = Vectorised(chunk=3 if patience else 8)
+    engine = Vectorized(chunk=3 if patience else 8)
     for number, cohort in enumerate(([0, 2, 5, 7], [1, 3, 4, 6]) * (1 + patience), start=1):
         expected, _ = cohort_total(fed, Loop(), number, w, torch.tensor(cohort))
         found, _ = cohort_total(fed, engine, number, w, torch.tensor(cohort))
@@ -44,7 +44,7 @@ def test_traced_steps_agree_with_the_loop(name, patience, monkeypatch):
 
 def test_an_engine_notices_another_method_and_model(monkeypatch):
     monkeypatch.setattr(vectorised, "PATIENCE", 0)
-    engine, everybody = Vectorised(chunk=100), torch.arange(8)
+    engine, everybody = Vectorized(chunk=100), torch.arange(8)
     for lr in (0.1, 0.3):
         for seed in (0, 1):
             task = toy_task()
@@ -56,7 +56,7 @@ def test_an_engine_notices_another_method_and_model(monkeypatch):
 def test_other_data_of_the_same_federation_are_seen(monkeypatch):
     monkeypatch.setattr(vectorised, "PATIENCE", 0)
     fed, w = federation(cl.methods.fedavg(lr=0.1, steps=2))
-    engine, everybody = Vectorised(chunk=100), torch.arange(8)
+    engine, everybody = Vectorized(chunk=100), torch.arange(8)
     first, _ = cohort_total(fed, engine, 1, w, everybody)
     other = replace(fed, population=replace(fed.population, inputs=fed.population.inputs * 2))
     second, _ = cohort_total(other, engine, 1, w, everybody)
@@ -71,14 +71,13 @@ def test_a_client_that_fills_a_place_is_not_counted():
     sizes = [places_for(fed, count, chunk=1000) for count in range(1, 200)]
     assert all(count <= places <= 1.25 * count for count, places in enumerate(sizes, start=1))
     assert len(set(sizes)) < 70
-    turn = Turn.of(fed, 1, w, cohort, {})
-    padded, counted = torch.cat([cohort, cohort[-1:].expand(3)]), torch.arange(10) < 7
-    shapes, shares = shapes_of(fed, cohort), turn.shares(fed, padded)
-    parts = Parts.of(fed, ragged(shapes))
-    nothing = Drawn([], None)
-    (found, rejected), _ = sum_of_chunk(
-        fed, w, {}, turn.moment(fed), shapes, padded, shares, counted, parts, {}, nothing
+    chunk, shapes = (
+        plan_of(fed, 1, w, cohort).chunk(cohort, places=10),
+        shapes_of(fed.population.counts[cohort], fed.method.local),
     )
+    assert chunk.counted.tolist() == [True] * 7 + [False] * 3
+    program = ChunkProgram(fed, True, lambda step: step)
+    (found, rejected), _ = program.total(fed.population, chunk, shapes, Drawn([], None))
     torch.testing.assert_close(found, cohort_total(fed, Loop(), 1, w, cohort)[0], rtol=1e-9, atol=1e-12)
     assert rejected == 0
 
@@ -123,11 +122,9 @@ def test_fused_kernels_agree_with_the_loop():
     method = cl.methods.dp_fedavg(clip=0.1, lr=0.3, epochs=2, batch=4, noise_multiplier=0.0)
     fed, w = federation(method, task=task, model=toy_model(task, dropout=True))
     cohort = torch.arange(task.clients)
-    turn, shapes = Turn.of(fed, 1, w, cohort, {}), shapes_of(fed, cohort)
-    parts, all_of_them = compiled_parts(fed, ragged(shapes)), torch.ones(8, dtype=torch.bool)
-    shares = turn.shares(fed, cohort)
-    nothing = Drawn([], None)
-    (found, _), _ = sum_of_chunk(fed, w, {}, turn.moment(fed), shapes, cohort, shares, all_of_them, parts, {}, nothing)
+    chunk, shapes = plan_of(fed, 1, w, cohort).chunk(cohort), shapes_of(fed.population.counts[cohort], fed.method.local)
+    program = ChunkProgram(fed, True, lambda step: Compiled(step, fused, 0))
+    (found, _), _ = program.total(fed.population, chunk, shapes, Drawn([], None))
     torch.testing.assert_close(found, cohort_total(fed, Loop(), 1, w, cohort)[0], rtol=1e-9, atol=1e-12)
 
 
@@ -136,7 +133,7 @@ def test_clients_without_data_among_themselves(patience, monkeypatch):
     monkeypatch.setattr(vectorised, "PATIENCE", patience)
     task = toy_task(sizes=(0, 0, 0, 5, 3, 4, 0, 0, 0))
     fed, w = federation(cl.methods.fedavg(lr=0.1, epochs=1, batch=4), task=task)
-    engine = Vectorised(chunk=3)
+    engine = Vectorized(chunk=3)
     for number in (1, 2, 3):
         expected, _ = cohort_total(fed, Loop(), number, w, torch.arange(9))
         torch.testing.assert_close(cohort_total(fed, engine, number, w, torch.arange(9))[0], expected)

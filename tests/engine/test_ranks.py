@@ -27,11 +27,11 @@ folder, resume, doomed, every = sys.argv[1], sys.argv[2] == "resume", sys.argv[3
 if doomed == os.environ.get("RANK"):
     plain, calls = Loop.total, []
 
-    def total(self, fed, turn):
-        calls.append(turn)
+    def total(self, plan):
+        calls.append(plan)
         if len(calls) == 6:
             os.kill(os.getpid(), signal.SIGKILL)
-        return plain(self, fed, turn)
+        return plain(self, plan)
 
     Loop.total = total
 done = cl.run(

@@ -13,10 +13,11 @@ from torch import nn
 
 import cloister as cl
 from cloister.engine import Loop, ranks
+from cloister.joints import MethodState
 from cloister.privacy.ledger import Ledger
 from cloister.round import run_round
 from cloister.streams import Streams
-from conftest import killed_in_round, toy_model, toy_task
+from conftest import flat_state, killed_in_round, toy_model, toy_task
 from contract.catalogue import METHODS, cohorts_for, fed_of
 from draws import Recording
 
@@ -27,7 +28,7 @@ NAMES = ["dp_fedavg distributed", "lus", "ddgauss", "pfl", "fed_spa quantile", "
 def test_workers_give_the_bits_of_one(name):
     """Also of what clients keep, and over and over: what threads share by mistake does not always show."""
 
-    def played(engine: Loop) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def played(engine: Loop) -> tuple[torch.Tensor, MethodState]:
         task = toy_task()
         model = toy_model(task, dropout=True)
         fed, w = fed_of(
@@ -44,7 +45,7 @@ def test_workers_give_the_bits_of_one(name):
     for engine in (Loop(workers=2), Loop(chunk=5, workers=3)):
         found, kept = played(engine)
         assert torch.equal(found, w)
-        assert all(torch.equal(kept[key], state[key]) for key in state)
+        torch.testing.assert_close(flat_state(kept), flat_state(state), rtol=0, atol=0)
 
 
 def test_workers_draw_large_noise_as_one_does():
@@ -218,15 +219,15 @@ ON_RANKS = [*NAMES, "fed_smp_rand_k", "adaptive_clipping", "adap_dp_fl decay"]
 def test_ranks_draw_what_one_would_draw_and_come_to_the_same(name, monkeypatch):
     """What was said, what is kept and by how much noise has decayed reach every rank; no rank draws another's draws."""
 
-    def begun() -> tuple[Any, torch.Tensor, dict[str, torch.Tensor], Recording]:
+    def begun() -> tuple[Any, torch.Tensor, MethodState, Recording]:
         fed, w = fed_of(METHODS[name](), next(iter(cohorts_for(name).values())))
         state = fed.method.init(w)
-        if "noise" in state:
-            state["noise"] = torch.full_like(state["noise"], 0.5)
+        if "noise" in state.server:
+            state.server["noise"] = torch.full_like(state.server["noise"], 0.5)
         streams = Recording(3)
         return replace(fed, streams=streams), w, state, streams
 
-    def played(fed: Any, w: torch.Tensor, state: dict[str, torch.Tensor], engine: Any) -> tuple[torch.Tensor, Any]:
+    def played(fed: Any, w: torch.Tensor, state: MethodState, engine: Any) -> tuple[torch.Tensor, Any]:
         for number in (1, 2):
             w, state, *_ = run_round(fed, Ledger.create(None, "test", {}), engine, number, w, state)
         return w, state
@@ -248,5 +249,4 @@ def test_ranks_draw_what_one_would_draw_and_come_to_the_same(name, monkeypatch):
     streams.expect_sound()
     assert streams.drawn == expected.drawn
     torch.testing.assert_close(found, alone, rtol=1e-9, atol=1e-12)
-    for key in kept:
-        torch.testing.assert_close(after[key], kept[key], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(flat_state(after), flat_state(kept), rtol=1e-9, atol=1e-12)

@@ -53,7 +53,7 @@ def interrupted(tmp_path_factory) -> Path:
     """Stopped in round 7, before the first checkpoint."""
     folder = tmp_path_factory.mktemp("runs") / "interrupted"
     with pytest.MonkeyPatch.context() as patch, killed_in_round(patch, at=8):
-        go(folder, randomness="secure", checkpoint_every=100)
+        go(folder, secure_rng=True, checkpoint_every=100)
     return folder
 
 
@@ -80,7 +80,7 @@ def test_a_ledger_loses_nothing_that_was_reported(copy):
     with pytest.raises(Corrupted, match=r"ledger.*round 1 of metrics.jsonl remembers.*lines were removed"):
         epsilon(copy)
     with pytest.raises(Corrupted, match="lines were removed"):
-        go(copy, randomness="secure", resume=True)
+        go(copy, secure_rng=True, resume=True)
 
 
 @pytest.mark.parametrize("keep", range(1, 7))
@@ -158,7 +158,7 @@ def test_so_it_is_in_a_run_that_has_not_ended(copy, name):
         if name == "metrics.jsonl" and broken == b"":
             continue  # nothing remembers them: the checkpoint is that of the start
         path.write_bytes(broken)
-        for look in (lambda: epsilon(copy), lambda: go(copy, randomness="secure", resume=True)):
+        for look in (lambda: epsilon(copy), lambda: go(copy, secure_rng=True, resume=True)):
             with pytest.raises(CloisterError) as found:
                 look()
             assert str(found.value).startswith("Expected ")
@@ -234,7 +234,7 @@ def test_nothing_is_torn_once_a_run_has_ended(copy, name):
 
 def test_a_run_that_is_stopped_before_it_has_computed_anything_ends_in_order(tmp_path):
     """Resumed with secure noise, it cannot pay for what was charged in vain."""
-    folder, settings = tmp_path / "r", {"rounds": 7, "checkpoint_every": 5, "randomness": "secure"}
+    folder, settings = tmp_path / "r", {"rounds": 7, "checkpoint_every": 5, "secure_rng": True}
     budget = price(PoissonGaussian(3.0, 0.5), 7, 1e-3) + 1e-6
     with pytest.MonkeyPatch.context() as patch, killed_in_round(patch, at=7):
         go(folder, epsilon=budget, **settings)
@@ -319,8 +319,8 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(ended, tmp_path, monk
 @pytest.mark.parametrize("copy", ["ended"], indirect=True)
 def test_a_folder_of_another_format_is_refused_with_a_remedy(copy):
     path = copy / "description.json"
-    for found in (1, 99):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "format": found}))
+    for found in (1, 2, 99):
+        path.write_text(json.dumps({"format": found, "method": "laid out in another way"}))
         with pytest.raises(CloisterError, match=f"found format {found} in .*: use the version"):
             RunFolder.open(copy)
 

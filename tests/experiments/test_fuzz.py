@@ -17,8 +17,10 @@ import sklearn.datasets
 
 from cloister.errors import CloisterError
 from cloister.experiments import run as running
-from cloister.experiments.config import PARTS, Key, all_keys, build
-from cloister.methods import CARDS
+from cloister.experiments.config import build
+from cloister.experiments.keys import PARTS, Key, all_keys
+from cloister.methods import REGISTRY
+from contract.catalogue import ENTRIES
 
 NASTY = [
     *(10**400, 10**40, 2**64, 2**63, 2**62, 2**31, 10**9, 10**5, -1, 0, 1, 2, -(2**63)),
@@ -48,14 +50,13 @@ def quick(monkeypatch):
 def base(method: str = "dp_fedavg", **choices: str) -> dict[str, object]:
     """A small run of a method that works."""
     takes = inspect.signature(PARTS["method"].catalogue[method]).parameters
-    unit = CARDS[method].unit
-    usual = "cyclic" if method == "dp_ftrl" else "everyone" if unit == "sample" else "poisson"
+    unit = REGISTRY[method].unit
+    usual = REGISTRY[method].defaults.get("cohort", "poisson")
     values = {"method": method, "cohort": usual, "clients": 8, "public": 40, "rounds": 1, "engine": "loop", **choices}
     values |= {"size": 2} if values["cohort"] in ("fixed", "cyclic") else {}
     values |= {"rate": 0.5} if values["cohort"] == "poisson" else {}
-    values |= {} if unit == "nobody" else {"delta": 1e-3, "noise_multiplier": 5.0}
-    own = {"clip": 1.0, "batch": 8, "steps": 1, **({"epochs": 1} if "steps" not in takes else {})}
-    values |= {key: value for key, value in own.items() if key in takes}
+    values |= {} if unit == "nobody" else {"delta": 1e-3}
+    values |= {key: value for key, value in ENTRIES[method].settings.items() if value is not None}
     if values.get("partition") == "natural":
         del values["clients"]
     return values if "server" in takes else {key: value for key, value in values.items() if key != "server"}
@@ -86,8 +87,8 @@ def attempt(values: dict[str, object], folder: Path) -> str:
 
 def changed(values: dict[str, object], name: str, value: object) -> dict[str, object]:
     values = {**values, name: value}
-    if name == "epochs":
-        values.pop("steps", None)
+    if name in ("epochs", "steps"):
+        values.pop("steps" if name == "epochs" else "epochs", None)
     if name == "epsilon":
         values.pop("noise_multiplier", None)
     return values
@@ -95,8 +96,7 @@ def changed(values: dict[str, object], name: str, value: object) -> dict[str, ob
 
 def test_the_runs_beside_which_keys_are_tried_work(tmp_path):
     for method in PARTS["method"].catalogue:
-        if method != "adap_dp_fl":  # needs an epsilon
-            assert attempt(base(method), tmp_path / "run") == "prepared", method
+        assert attempt(base(method), tmp_path / "run") == "prepared", method
 
 
 @pytest.mark.parametrize("share", range(4))

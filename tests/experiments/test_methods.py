@@ -14,24 +14,26 @@ from cloister.experiments import training
 from cloister.experiments.compare import compare, planned
 from cloister.experiments.config import build
 from cloister.experiments.folder import RunFolder
-from cloister.methods import CARDS, CATALOGUE
+from cloister.joints import MethodState
+from cloister.methods import REGISTRY
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.events import DiscreteGaussianSum, FixedSizeGaussian, Gaussian, NoOp, PoissonGaussian
 from conftest import Killed, killed_in_round
+from contract.catalogue import METHODS
 
 TASK = cl.data.digits(clients=40, public=60)
 LOCAL = {"lr": 0.5, "batch": 8, "steps": 2}
-OWN = {"ae_dpfl": {"student_epochs": 2}, "fedavg": {}, "pfl": {"clip": 0.5, "epoch": "lot"}}
-SAMPLES = [name for name, card in CARDS.items() if card.unit == "sample"]
+OWN = {"pfl": {"epoch": "lot", "epochs": 2}, "adap_dp_fl": {"decay": 0.9999}}
+COHORTS = {"cyclic": cl.cyclic(14), "everyone": cl.everyone(), "poisson": cl.poisson(0.5)}
 
 
 def made(name: str, **more):
-    own = {"pfl": {"lr": 0.5, "batch": 8, "epochs": 2}, "cpsgd": {"lr": 0.5, "batch": 8}}.get(name, LOCAL)
-    return CATALOGUE[name](**{**OWN.get(name, {"clip": 0.5}), **own, **more})
+    """As the contract has it, with noise that is calibrated."""
+    return METHODS[name](**{"noise_multiplier": None, **OWN.get(name, {}), **more})
 
 
 def go(method, **more):
-    cohort = {"dp_ftrl": cl.cyclic(14)}.get(method.name, cl.everyone() if method.unit == "sample" else cl.poisson(0.5))
+    cohort = COHORTS[REGISTRY[method.name].defaults.get("cohort", "poisson")]
     settings = {"cohort": cohort, "epsilon": 6.0, "delta": 1e-3, "engine": "vectorised", **more}
     return cl.run(method, settings.pop("task", TASK), rounds=settings.pop("rounds", 5), progress=False, **settings)
 
@@ -45,7 +47,7 @@ def interrupted(monkeypatch, method, folder, at: int, **more) -> None:
         go(method, folder=folder, checkpoint_every=2, **more)
 
 
-@pytest.mark.parametrize("name", [name for name in CATALOGUE if name != "fedavg"])
+@pytest.mark.parametrize("name", [name for name, info in REGISTRY.items() if info.unit != "nobody"])
 def test_a_method_spends_its_budget_and_resumes_to_the_same_bits(name, tmp_path, monkeypatch):
     whole = go(made(name), folder=tmp_path / "whole")
     assert 5.9 < whole.epsilon <= 6.0
@@ -104,9 +106,33 @@ def test_a_method_with_a_server_of_its_own_takes_no_other():
         build({**keys, "server": "adam"})
 
 
-def test_every_method_has_a_card():
-    assert set(CARDS) == set(CATALOGUE)
-    assert all(card.paper and card.trust and card.proven for card in CARDS.values())
+def test_of_every_method_all_is_known():
+    assert set(REGISTRY) == set(cl.methods.CATALOGUE)
+    assert all(info.paper and info.year < 9999 and info.trust and info.proven for info in REGISTRY.values())
+
+
+def test_methods_are_found_by_themselves_and_listed_by_year():
+    years = [REGISTRY[name].year for name in cl.methods.CATALOGUE]
+    assert years == sorted(years)
+    assert set(cl.methods.CATALOGUE) < set(dir(cl.methods))
+    for name, function in cl.methods.CATALOGUE.items():
+        assert getattr(cl.methods, name) is function
+    with pytest.raises(AttributeError, match=r'no method .dp_fedavgg.: perhaps you mean "dp_fedavg"'):
+        _ = cl.methods.dp_fedavgg
+
+
+def test_a_second_method_of_a_name_is_refused():
+    def lus() -> cl.Method: ...
+
+    lus.__module__ = "cloister.methods.again"
+    with pytest.raises(CloisterError, match=r"found it in cloister.methods.blur_lus and cloister.methods.again"):
+        cl.methods.register("Somebody, 2026", "nothing")(lus)
+
+
+@pytest.mark.parametrize(("name", "key"), [("ae_dpfl", "lr_decay"), ("pfl", "steps"), ("fed_spa", "momentum")])
+def test_methods_refuse_what_others_take(name, key):
+    with pytest.raises(TypeError, match=rf"{name}\(\) got an unexpected keyword argument .{key}.$"):
+        made(name, **{key: 1})
 
 
 def test_a_cycle_is_paid_for_when_it_begins(tmp_path):
@@ -122,7 +148,7 @@ def test_a_cycle_is_paid_for_when_it_begins(tmp_path):
 
 def test_a_round_of_a_cycle_that_is_played_again_with_other_noise_is_paid_for(tmp_path, monkeypatch):
     """A checkpoint after round 2, killed in round 4: rounds 3 and 4 begin again, with noise that nobody saw before."""
-    secure = {"randomness": "secure", "rounds": 8, "epsilon": None}
+    secure = {"secure_rng": True, "rounds": 8, "epsilon": None}
     interrupted(monkeypatch, made("dp_ftrl", noise_multiplier=2.0), tmp_path / "r", at=4, **secure)
     run = go(made("dp_ftrl", noise_multiplier=2.0), folder=tmp_path / "r", resume=True, **secure)
     story = [(e.round, type(e.event)) for e in RunFolder.open(tmp_path / "r").ledger().entries]
@@ -144,7 +170,7 @@ def test_that_noise_was_renewed_is_remembered_before_anything_is_drawn(tmp_path,
 
 def test_a_finished_run_keeps_no_noise_that_could_be_subtracted(tmp_path):
     go(made("dp_ftrl", factorisation="tree"), rounds=6, folder=tmp_path / "r")
-    assert RunFolder.open(tmp_path / "r").load("cpu").state == {}
+    assert RunFolder.open(tmp_path / "r").load("cpu").state == MethodState()
     assert (tmp_path / "r" / "checkpoint.safetensors").stat().st_mode & 0o077 == 0
 
 
@@ -202,7 +228,7 @@ def test_the_bytes_of_an_upload_are_counted(tmp_path):
     sizes = {}
     for name in ("dp_fedavg", "fed_smp_rand_k", "fed_smp_top_k", "ddgauss", "adaptive_clipping", "ae_dpfl"):
         go(made(name), folder=tmp_path / name, rounds=1)
-        sizes[name] = RunFolder.open(tmp_path / name).description()["upload_bytes"]
+        sizes[name] = RunFolder.open(tmp_path / name).description().upload_bytes
     assert sizes == {
         "dp_fedavg": 4 * 650,
         "fed_smp_rand_k": 4 * 260,
@@ -262,7 +288,7 @@ def test_methods_are_compared_from_one_file_and_go_on_where_they_stopped(tmp_pat
     for run, folder in runs:
         epsilon = folder.certificate().epsilon
         assert epsilon <= run.epsilon if run.epsilon else math.isinf(epsilon)
-        assert folder.description()["task"]["clients"] == 30
+        assert folder.description().task.clients == 30
     with pytest.raises(CloisterError, match="the settings with which"):
         list(compare(planned(path, ["clients=30", "rounds=3"]), tmp_path / "runs"))
     assert [run.epsilon for run in planned(path, ["epsilons=[1.0]", "size=5"])] == [None, 1.0, 1.0]

@@ -10,6 +10,7 @@ from torch import nn
 
 import cloister as cl
 from cloister.errors import CloisterError, Corrupted, UnsupportedMechanismError
+from cloister.privacy.unit import ProtectedUnit
 from conftest import federation, killed_in_round, prepared, toy_task
 
 LOUD = cl.methods.pfl(clip=0.5, batch=8, epochs=2, epoch="lot", noise_multiplier=20.0)
@@ -68,7 +69,8 @@ def test_a_run_that_is_resumed_with_other_weights_goes_on_with_its_own_noise(tmp
 @pytest.mark.parametrize("place", ["central", "distributed"])
 def test_a_method_for_clients_is_not_priced_for_samples(place):
     """Found in review: it would have been priced as if its batches were secret lots."""
-    method = replace(cl.methods.dp_fedavg(1.0, steps=1, batch=2, noise_multiplier=1.0, noise=place), unit="sample")
+    method = cl.methods.dp_fedavg(1.0, steps=1, batch=2, noise_multiplier=1.0, noise=place)
+    method = replace(method, mechanism=replace(method.mechanism, unit=ProtectedUnit.SAMPLE))
     with pytest.raises(CloisterError, match="priced for single samples"):
         federation(method)
     with pytest.raises((CloisterError, UnsupportedMechanismError)):
@@ -77,7 +79,7 @@ def test_a_method_for_clients_is_not_priced_for_samples(place):
 
 def test_coordinates_are_held_to_the_threshold():
     rule = cl.local.dp_sgd(
-        cl.local.fixed(0.1), cl.local.optimisers.sgd(0.1), 4, steps=1, clipping=cl.local.by_coordinate(lambda d: 1.0)
+        cl.local.fixed(0.1), cl.local.sgd_optimizer(0.1), 4, steps=1, clipping=cl.local.by_coordinate(lambda d: 1.0)
     )
     method = replace(cl.methods.dp_fed(steps=1, noise_multiplier=1.0), local=rule)
     with pytest.raises(CloisterError, match="lower the limit"):
@@ -113,8 +115,8 @@ class Centred(nn.Module):
 
 
 def test_a_model_that_mixes_only_sparse_samples_is_found_out():
-    from cloister.problem import cross_entropy, problem_of
+    from cloister.problem import cross_entropy, objective_of
     from cloister.samples.alone import Alone
 
-    problem = problem_of(Centred(), cross_entropy, torch.rand(3, 6), torch.tensor([0, 1, 2]), 3)
-    assert isinstance(problem.samples.way, Alone)
+    problem = objective_of(Centred(), cross_entropy, torch.rand(3, 6), torch.tensor([0, 1, 2]), 3)
+    assert isinstance(problem.per_sample.way, Alone)

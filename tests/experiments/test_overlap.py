@@ -14,17 +14,15 @@ import cloister as cl
 from cloister.data import Task
 from cloister.errors import CloisterError
 from cloister.experiments.folder import RunFolder
-from cloister.experiments.identity import configuration_hash
-from cloister.experiments.prepare import prepare
 from cloister.experiments.report import clients_table
-from cloister.federation import account_of
 from cloister.privacy.accounting import RDP_ORDERS, rdp_at
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.accounts import Spending, accounts_of
 from cloister.privacy.certificate import certify
 from cloister.privacy.events import PoissonGaussian
 from cloister.privacy.ledger import Ledger
-from conftest import toy_task
+from cloister.privacy.unit import sample_account
+from conftest import prepared, toy_task
 
 DELTA = 1e-3
 
@@ -55,7 +53,7 @@ def test_targets_that_differ_are_refused_where_clients_overlap(noise, tmp_path):
 @pytest.mark.parametrize("cohort", [cl.poisson(0.99), cl.fixed(3), cl.cyclic(2)], ids=lambda c: c.name)
 def test_cohorts_in_which_histories_may_differ_have_one_order(cohort, tmp_path):
     """At such a rate the likely most turns are all rounds, and yet some client may miss one."""
-    assert cl.poisson(0.99).turns(5, 4) == 5
+    assert cl.poisson(0.99).participations(5, 4) == 5
     run = go(overlapping((16,) * 4, 2), cohort=cohort, epsilon=2.0, rounds=5, folder=tmp_path / "r")
     budgets = RunFolder.open(tmp_path / "r").ledger().budgets.values()
     assert len({budget.order for budget in budgets}) == 1
@@ -82,20 +80,18 @@ def test_clients_that_are_all_alike_and_always_come_are_priced_together(tmp_path
 def test_what_is_certified_is_within_the_budget_or_refused_beforehand(sizes, copies, targets, cohort, noise, seed):
     """Who comes is drawn, and who cannot pay drops out, over as many rounds as planned and a few more."""
     epsilon = targets[0] if len(targets) == 1 else [targets[client % 2] for client in range(len(sizes))]
-    kind = {"model": None, "seed": seed, "randomness": "seeded", "device": "cpu", "dtype": "float32"}
     task = overlapping(tuple(sizes), copies)
     try:
-        ready = prepare(
-            pfl(noise_multiplier=noise), task, rounds=4, cohort=cohort, epsilon=epsilon, delta=DELTA, **kind
-        )
+        settings = {"rounds": 4, "cohort": cohort, "epsilon": epsilon, "delta": DELTA, "seed": seed}
+        ready = prepared(pfl(noise_multiplier=noise), task, **settings)
     except CloisterError:
         assert noise is not None or (copies > 1 and len(set(targets)) > 1)
         return
-    ledger = Ledger.create(None, "test", ready.budgets)
+    ledger = Ledger.create(None, "test", ready.description.budgets)
     for round in range(1, 6):
         members = cohort.sample(ready.fed.streams, round, len(sizes)).tolist()
-        ledger.charge_each(ready.fed.bills(members), round=round, repeatable=True)
-    certificate = certify(ready.description, configuration_hash(ready.description), ledger)
+        ledger.charge_each(ready.fed.charges(members), round=round, repeatable=True)
+    certificate = certify(ready.description, ledger)
     assert certificate.epsilon <= max(targets) * (1 + 1e-6)
     spending = Spending(accounts_of(ledger), copies, adaptive=False)
     for account in accounts_of(ledger).values():
@@ -151,4 +147,4 @@ def test_without_overlap_every_client_shows_its_own(tmp_path):
     assert stayed == 0 < came
     assert not words
     accounts = accounts_of(RunFolder.open(tmp_path / "r").ledger())
-    assert account_of(1) not in accounts
+    assert sample_account(1) not in accounts

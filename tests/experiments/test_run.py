@@ -61,7 +61,7 @@ def test_runs_are_reproducible_and_seeds_matter():
 
 
 def test_secure_randomness_is_not_reproducible():
-    assert not torch.equal(vector(go(randomness="secure")), vector(go(randomness="secure")))
+    assert not torch.equal(vector(go(secure_rng=True)), vector(go(secure_rng=True)))
 
 
 PLAIN = {"method": cl.methods.fedavg(lr=0.5, steps=2), "epsilon": None, "dtype": "float64"}
@@ -86,7 +86,7 @@ def test_what_was_chosen_once_is_chosen_again(tmp_path, monkeypatch):
     monkeypatch.setattr(remembered, "_IN_THIS_PROCESS", {})
     monkeypatch.setattr(engines, "choose", lambda *_: tried.append(1) or engines.Loop())
     first = go(engine="auto")
-    monkeypatch.setattr(engines, "choose", lambda *_: tried.append(1) or engines.Vectorised(7))
+    monkeypatch.setattr(engines, "choose", lambda *_: tried.append(1) or engines.Vectorized(7))
     for forgetful in ({}, None, {}):  # in this process, and from the file
         if forgetful is not None:
             monkeypatch.setattr(remembered, "_IN_THIS_PROCESS", forgetful)
@@ -185,8 +185,8 @@ def kill_at(monkeypatch, place: str, call: int) -> None:
 @pytest.mark.parametrize(
     ("place", "call"),
     [
-        ("cloister.round._with_the_servers_noise", 1),
-        ("cloister.round._with_the_servers_noise", 4),
+        ("cloister.round.run_round._with_server_noise", 1),
+        ("cloister.round.run_round._with_server_noise", 4),
         ("cloister.experiments.training.run_round", 6),
         ("cloister.experiments.metrics.Metrics.append", 3),
         ("cloister.experiments.folder.RunFolder.save", 2),
@@ -221,10 +221,10 @@ def test_a_resumed_secure_run_pays_again_for_what_it_repeats(tmp_path, monkeypat
     with monkeypatch.context() as patch:
         kill_at(patch, "cloister.experiments.training.run_round", 6)
         with pytest.raises(Killed):
-            go(method=noise, epsilon=None, folder=tmp_path / "r", randomness="secure", checkpoint_every=2)
+            go(method=noise, epsilon=None, folder=tmp_path / "r", secure_rng=True, checkpoint_every=2)
     assert len(RunFolder.open(tmp_path / "r").ledger().entries) == 5
     with pytest.warns(RepeatedRounds, match="round 5, .* secure randomness"):
-        go(method=noise, epsilon=None, folder=tmp_path / "r", randomness="secure", checkpoint_every=2, resume=True)
+        go(method=noise, epsilon=None, folder=tmp_path / "r", secure_rng=True, checkpoint_every=2, resume=True)
     entries = RunFolder.open(tmp_path / "r").ledger().entries
     assert [entry.round for entry in entries] == [1, 2, 3, 4, 5, 5, 6]
 
@@ -306,7 +306,7 @@ def test_resuming_with_anything_changed_is_refused(tmp_path):
         "data": {"task": cl.data.digits(partition=cl.data.iid(40, split_seed=3))},
         "model": {"model": lambda: cl.models.mlp(TASK.shape, 10)},
         "dtype": {"dtype": "float64"},
-        "randomness": {"randomness": "secure"},
+        "secure_rng": {"secure_rng": True},
         "budget": {"epsilon": 7.0},
     }
     for what, change in changes.items():
@@ -361,7 +361,7 @@ def test_a_ledger_cut_short_is_noticed(tmp_path):
         ({"engine": "warp"}, "engine"),
         ({"dtype": "float8"}, "dtype"),
         ({"device": "abacus"}, "device"),
-        ({"randomness": "dice"}, "randomness"),
+        ({"secure_rng": "dice"}, "secure_rng"),
         ({"seed": -1}, "seed"),
         ({"evaluate_every": 0}, "evaluate_every"),
         ({"cohort": cl.fixed(41)}, "at most 40 clients|population"),
@@ -447,7 +447,7 @@ def test_a_resumed_run_notices_that_it_would_compute_something_else(tmp_path, mo
     method = cl.methods.dp_fedavg(clip=0.5, lr=0.5, steps=2, noise_multiplier=3.0)
     other_loss = replace(TASK, loss=lambda outputs, labels: TASK.loss(2 * outputs, labels))
     for change in (
-        {"method": replace(method, local=sgd(0.5, steps=2, gradient=Gradient("plain", {}, uphill)))},
+        {"method": replace(method, local=sgd(lr=0.5, steps=2, gradient=Gradient("plain", {}, uphill)))},
         {"task": other_loss},
         {"model": lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Tanh(), torch.nn.Linear(64, 10))},
     ):
@@ -474,7 +474,7 @@ def test_what_is_published_does_not_depend_on_anybodys_data():
     first = go(task=cl.data.digits(clients=40))
     second = go(task=cl.data.digits(partition=cl.data.iid(40, split_seed=5)))
     assert first.certificate.configuration_sha256 == second.certificate.configuration_sha256
-    assert first.certificate.ledger_seal == second.certificate.ledger_seal
+    assert first.certificate.ledger_hash == second.certificate.ledger_hash
 
 
 def test_a_cohort_that_names_a_client_twice_is_refused():

@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import cloister as cl
-from cloister.batches import Population
 from cloister.data import Task
 from cloister.errors import CloisterError, Corrupted
 from cloister.experiments.folder import RunFolder
+from cloister.population import Population
 from conftest import killed_in_round, prepared, toy_task
 from contract.catalogue import METHODS, cohorts_for, pool
 
@@ -124,7 +124,7 @@ def described(name: str, task: Task) -> dict[str, Any]:
         delta=1e-2,
         dtype="float64",
     )
-    return json.loads(json.dumps(ready.description, default=str))
+    return ready.description.to_json()
 
 
 def others(unit: str) -> list[Task]:

@@ -15,16 +15,16 @@ from dp_accounting.rdp import RdpAccountant, compute_epsilon
 import cloister as cl
 from cloister.errors import CloisterError
 from cloister.experiments.folder import RunFolder
-from cloister.federation import fitted
-from cloister.joints import Method
-from cloister.params import Layout
+from cloister.joints import Layout, Method
 from cloister.privacy.accounting import RDP_ORDERS
 from cloister.privacy.accounting import epsilon as epsilon_of
+from cloister.privacy.description import ClaimDescription
 from cloister.privacy.events import FixedSizeGaussian, PoissonGaussian
 from cloister.privacy.filters import epsilon_at, room_at
 from cloister.privacy.ledger import Budget, Charge, Ledger
 from cloister.privacy.published import adap_dp_fl
-from conftest import killed_in_round
+from cloister.round.bind import bind_method
+from conftest import flat_state, killed_in_round
 
 SIZES = (16, 40, 9, 40)
 BATCH, DELTA = 8, 1e-3
@@ -78,7 +78,7 @@ def test_clients_of_different_sizes_have_rates_steps_and_noise_of_their_own(tmp_
         assert 3.99 < epsilon_of(event, 3 * steps, DELTA) <= 4.0
     assert 3.99 < run.epsilon <= 4.0
     assert run.certificate.unit == "sample"
-    assert "add or remove one sample of one client" in run.certificate.relation
+    assert "add or remove one sample of one client" in run.certificate.adjacency
 
 
 def test_clients_have_targets_of_their_own(tmp_path):
@@ -138,7 +138,7 @@ def test_lots_of_a_fixed_size_are_priced_under_replacement(tmp_path):
     (event,) = {entry.event for entry in books(tmp_path / "r")[name(0)]}
     assert event == FixedSizeGaussian(4.0, BATCH, 30)
     assert run.epsilon == pytest.approx(epsilon_of(event, 6, DELTA), rel=1e-6)
-    assert "replace one sample" in run.certificate.relation
+    assert "replace one sample" in run.certificate.adjacency
     assert "by Theorem 1 of Fed-SPA" in run.certificate.claimed["words"]
 
 
@@ -227,13 +227,13 @@ def test_a_killed_run_goes_on_with_what_its_clients_kept(followed, tmp_path, mon
     for mine, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(mine, other)
     assert (tmp_path / "r" / "ledger.jsonl").read_bytes() == (folder / "ledger.jsonl").read_bytes()
-    states = [RunFolder.open(path).load("cpu").state for path in (folder, tmp_path / "r")]
-    assert {"kept.mean", "kept.threshold", "noise", "losses"} <= set(states[0])
+    states = [flat_state(RunFolder.open(path).load("cpu").state) for path in (folder, tmp_path / "r")]
+    assert {"clients/mean", "clients/threshold", "server/noise", "server/losses"} <= set(states[0])
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 
 
 def test_with_secure_randomness_a_round_that_is_played_again_is_paid_again(tmp_path, monkeypatch):
-    more = {"rounds": 6, "folder": tmp_path / "r", "randomness": "secure"}
+    more = {"rounds": 6, "folder": tmp_path / "r", "secure_rng": True}
     killed(monkeypatch, 5, pfl(), **more)
     run = go(pfl(), resume=True, **more)
     for client, steps in enumerate(STEPS):
@@ -289,7 +289,7 @@ def test_what_each_client_has_lost_is_shown(followed, tmp_path, command):
 
 
 def test_noise_is_for_one_turn_at_least():
-    assert cl.poisson(0.001).turns(1, 10) == 1
+    assert cl.poisson(0.001).participations(1, 10) == 1
 
 
 def test_the_claim_is_about_one_client():
@@ -313,8 +313,9 @@ def test_the_claim_follows_the_noise_of_every_round(tmp_path):
     noises = [entry.event.noise_multiplier * math.sqrt(2) for entry in entries]  # the printed query has as much noise
     assert noises[0] == pytest.approx(3.0)
     assert min(noises) < 1.6
-    about = {"rate": 1 / 5, "noise_multiplier": 3.0, "schedule": [(noise, 1) for noise in noises]}
-    assert run.certificate.claimed["epsilon"] == pytest.approx(adap_dp_fl(about, 9, DELTA)[0], rel=1e-9)
+    claim = ClaimDescription("adap_dp_fl", noise_multiplier=3.0, rate=1 / 5)
+    expected, _ = adap_dp_fl(claim, [(noise, 1) for noise in noises], DELTA)
+    assert run.certificate.claimed["epsilon"] == pytest.approx(expected, rel=1e-9)
 
 
 def test_what_filters_of_overlapping_clients_let_through_adds_up_at_one_order(tmp_path):
@@ -345,4 +346,4 @@ def test_a_client_without_samples_asks_for_no_noise():
 def test_a_threshold_can_start_from_gradients_on_noise_however_small():
     method = cl.methods.adap_dp_fl(decay=1.0, noise_multiplier=1.0)
     layout = Layout.of(torch.nn.Linear(3, 1))
-    fitted(method, cl.everyone(), layout, 4, norms=lambda: torch.full((5,), 1e-3))
+    bind_method(method, cl.everyone(), layout, 4, norms=lambda: torch.full((5,), 1e-3))

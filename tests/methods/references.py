@@ -16,13 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import cloister as cl
-from cloister.engine import Loop, Vectorised
-from cloister.federation import Federation
+from cloister.engine import Loop, Vectorized
 from cloister.joints import Cohort, Method
 from cloister.privacy.ledger import Ledger
 from cloister.round import cohort_total, run_round
-from cloister.work import Turn, shapes_of, work_of
-from conftest import federation, toy_task
+from cloister.round.bind import Federation
+from conftest import federation, toy_task, work_of_one
 
 Named = dict[str, Tensor]
 Samples = tuple[Tensor, Tensor]
@@ -61,8 +60,8 @@ def people() -> cl.data.Task:
     return replace(task, population=replace(task.population, inputs=inputs))
 
 
-def engines() -> list[Loop | Vectorised]:
-    return [Loop(), Vectorised(chunk=3)]
+def engines() -> list[Loop | Vectorized]:
+    return [Loop(), Vectorized(chunk=3)]
 
 
 def federated(
@@ -96,9 +95,7 @@ def close(found: Tensor, expected: Tensor) -> None:
 
 def batches_of(fed: Federation, round: int, client: int) -> list[Samples]:
     """A client's mini-batches in training."""
-    who, w = torch.tensor([client]), torch.zeros(D, dtype=torch.float64)
-    turn = Turn(round, w, who, 1, {}, frozenset())
-    training = work_of(fed, shapes_of(fed, who), turn.moment(fed), w, who, torch.empty(1, 0)).phases[0]
+    training = work_of_one(fed, round, torch.zeros(D, dtype=torch.float64), client).phases[0]
     rows = [some[real] for some, real in zip(training.samples[0], training.mask[0], strict=True) if real.any()]
     return [(fed.population.inputs[r], fed.population.labels[r]) for r in rows]
 

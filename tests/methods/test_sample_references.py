@@ -19,11 +19,11 @@ from torch import Tensor
 
 import cloister as cl
 from cloister.engine import Loop
-from cloister.experiments.prepare import prepare
-from cloister.federation import Federation
 from cloister.privacy.ledger import Budget, Ledger
 from cloister.round import run_round
-from cloister.work import Turn, shapes_of, work_of
+from cloister.round.answer import RoundPlan
+from cloister.round.bind import Federation
+from conftest import plan_of, prepared, work_of_one
 
 Z, BATCH = 0.6, 3
 DIGITS = cl.data.digits(clients=40)
@@ -31,29 +31,26 @@ DIGITS = cl.data.digits(clients=40)
 # ---- facts of a run that are the library's to choose ------------------------------------------------------------
 
 
-def turn_of(fed: Federation, round: int, client: int) -> Turn:
-    return Turn.of(fed, round, torch.zeros(D).double(), torch.tensor([client]), {})
+def own_plan(fed: Federation, round: int, client: int) -> RoundPlan:
+    return plan_of(fed, round, torch.zeros(D).double(), torch.tensor([client]))
 
 
 def lots_of(fed: Federation, round: int, client: int) -> list[list[int]]:
-    turn = turn_of(fed, round, client)
-    (drawn,) = turn.lots(fed, turn.clients, 1)
+    plan = own_plan(fed, round, client)
+    (drawn,) = plan.drawn(plan.clients, 1).batches
     return [samples[real].tolist() for samples, real in zip(drawn.samples[0], drawn.mask[0], strict=True)]
 
 
 def normals(fed: Federation, round: int, client: int) -> list[Tensor]:
     """Standard normal draws, a row for each step; where a threshold follows, one more for its query."""
     plain = replace(fed, multipliers=(1.0,) * len(SIZES))
-    turn = turn_of(plain, round, client)
-    noise = turn.noise(plain, turn.clients, 1)
+    plan = own_plan(plain, round, client)
+    noise = plan.noise(plan.clients, 1)
     return [noise.at(step)[0].clone() for step in range(len(lots_of(fed, round, client)))]
 
 
 def active_of(fed: Federation, round: int, client: int) -> Tensor:
-    turn, who = turn_of(fed, round, client), torch.tensor([client])
-    lots = turn.lots(fed, who, 1)
-    work = work_of(fed, shapes_of(fed, who), turn.moment(fed), turn.w, who, torch.empty(1, 0), lots)
-    return work.start["active"][0]
+    return work_of_one(fed, round, torch.zeros(D).double(), client).start["active"][0]
 
 
 # ---- a private step ---------------------------------------------------------------------------------------------
@@ -219,9 +216,7 @@ def test_the_active_part_is_drawn_uniformly_for_every_client_and_round():
 def test_a_fed_spa_agent_uploads_its_active_part_alone(keep, numbers):
     """4 bytes each; of 650 numbers, a twentieth is 32.5."""
     made = cl.methods.fed_spa(0.5, keep, steps=1, noise_multiplier=2.0)
-    kind = {"model": None, "seed": 0, "randomness": "seeded", "device": "cpu", "dtype": "float32"}
-    ready = prepare(made, DIGITS, rounds=1, cohort=cl.everyone(), epsilon=None, delta=1e-3, **kind)
-    assert ready.description["upload_bytes"] == 4 * numbers
+    assert prepared(made, DIGITS).description.upload_bytes == 4 * numbers
 
 
 # ---- Adap DP-FL -------------------------------------------------------------------------------------------------
@@ -332,13 +327,12 @@ def test_noise_falls_when_the_loss_has_fallen_three_times_in_a_row(seed):
     random = torch.Generator().manual_seed(seed)
     losses = [math.inf, *(5 - 0.1 * torch.arange(40) + 0.25 * torch.randn(40, generator=random)).tolist()]
     server = cl.servers.watching(cl.servers.sgd(), 0.9)
-    problem = SimpleNamespace(loss=lambda w, batch: w[0])
-    here = SimpleNamespace(public=(torch.zeros(2, 1), torch.zeros(2)), problem=problem)
+    objective = SimpleNamespace(loss=lambda w, batch: w[0])
+    here = SimpleNamespace(public=(torch.zeros(2, 1), torch.zeros(2)), objective=objective)
     w = torch.zeros(1, dtype=torch.float64)
     state, sigma, changes = server.init(w), 1.0, []
     for t in range(1, len(losses)):
-        w, changed = server.update(w, losses[t] - w, state, here)
-        state = {**state, **changed}
+        w, state = server.update(w, losses[t] - w, state, here)
         sigma *= 0.9 if falls(losses[: t + 1]) else 1.0
         changes += [t] if falls(losses[: t + 1]) else []
         assert float(state["noise"]) == pytest.approx(sigma, rel=1e-12)
@@ -357,7 +351,7 @@ def test_the_printed_threshold_goes_to_its_floor_and_the_repaired_one_stays():
         state, ledger, seen[kind] = fed.method.init(w), Ledger.create(None, "test", {}), []
         for round in range(1, 6):
             state = run_round(fed, ledger, Loop(), round, w, state).state
-            seen[kind].append(float(state["kept.threshold"][4]))
+            seen[kind].append(float(state.clients["threshold"][4]))
     assert seen["as_written"][0] > 1e-4
     assert seen["as_written"][-1] < 1e-9
     assert min(seen["quantile"]) > 0.1

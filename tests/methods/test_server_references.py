@@ -31,8 +31,8 @@ from torch import Tensor
 
 import cloister as cl
 from cloister.engine import Loop
-from cloister.federation import Federation
 from cloister.round import cohort_total
+from cloister.round.bind import Federation
 
 CLIP, LR, Z, ROUNDS = 0.3, 0.4, 0.8, 11
 RULE = {"lr": LR, "batch": 4, "steps": 3}

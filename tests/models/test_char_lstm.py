@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from cloister.errors import CloisterError
+from cloister.joints import Layout
 from cloister.models import char_lstm
-from cloister.params import Layout
 
 
 def torchs_own(model: nn.Module, layers: int) -> nn.LSTM:

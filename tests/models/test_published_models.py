@@ -7,11 +7,10 @@ import torch
 from torch import nn
 
 from cloister.errors import CloisterError
-from cloister.joints import Batch
+from cloister.joints import Batch, Layout
 from cloister.models import CATALOGUE, cnn
 from cloister.models.activations import TemperedSigmoid, activation_layer
-from cloister.params import Layout
-from cloister.problem import cross_entropy, problem_of
+from cloister.problem import cross_entropy, objective_of
 
 COUNTS = [
     ("logistic", (1, 28, 28), 10, 7_850),
@@ -91,7 +90,7 @@ def test_stacked_gradients_are_the_gradients_one_by_one(name, shape, classes, co
     shape = SMALL.get(name, shape)
     model = CATALOGUE[name](shape, classes).double().train()
     inputs, labels = samples(name, shape, classes, 2, 3)
-    problem = problem_of(model, cross_entropy, inputs[0], labels[0], classes)
+    problem = objective_of(model, cross_entropy, inputs[0], labels[0], classes)
     start = problem.layout.flatten(dict(model.named_parameters()))
     stack = torch.stack([start, start + 0.01 * torch.randn_like(start)])
     keys = torch.tensor([5, 6])

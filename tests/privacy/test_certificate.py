@@ -20,31 +20,31 @@ def run(method=None, **more):
 def test_it_says_what_was_executed_and_what_was_priced():
     certificate = run().certificate
     assert certificate.private
-    assert "add or remove one client" in certificate.relation
+    assert "add or remove one client" in certificate.adjacency
     assert "probability 0.5" in certificate.sampling_executed[0]
-    assert certificate.sampling_priced == ["3 x Poisson cohorts, rate 0.5, noise multiplier 4"]
-    assert (certificate.clip, certificate.noise_multiplier, certificate.denominator) == (0.5, 4.0, 4.0)
+    assert certificate.sampling_accounted == ["3 x Poisson cohorts, rate 0.5, noise multiplier 4"]
+    assert (certificate.sensitivity, certificate.noise_multiplier, certificate.denominator) == (0.5, 4.0, 4.0)
     assert certificate.rounds_planned == certificate.rounds_charged == certificate.releases_charged == 3
     assert [price.delta for price in certificate.prices] == [1e-2, 1e-5]
     for price in certificate.prices:
         assert 0 < price.epsilon_pld < price.epsilon_rdp
     assert certificate.prices[0].epsilon_pld < certificate.prices[1].epsilon_pld
-    assert len(certificate.configuration_sha256) == len(certificate.ledger_seal) == 64
+    assert len(certificate.configuration_sha256) == len(certificate.ledger_hash) == 64
     assert certificate.versions["dp-accounting"]
 
 
 def test_fixed_cohorts_speak_of_replacement():
     certificate = run(cohort=cl.fixed(4)).certificate
-    assert "replace one client" in certificate.relation
-    assert "exactly 4 of 8" in certificate.sampling_priced[0]
-    assert "twice the clip" in certificate.sampling_priced[0]
+    assert "replace one client" in certificate.adjacency
+    assert "exactly 4 of 8" in certificate.sampling_accounted[0]
+    assert "twice the clip" in certificate.sampling_accounted[0]
 
 
 def test_what_is_not_covered_is_said():
     gaps = " ".join(run(delta=0.2, allow_large_delta=True).certificate.not_covered)
     for word in ("hyper-parameter search", "metrics", "floating-point", "seed", "publishes one random client's data"):
         assert word in gaps
-    secure = " ".join(run(randomness="secure").certificate.not_covered)
+    secure = " ".join(run(secure_rng=True).certificate.not_covered)
     assert "whoever knows the seed" not in secure
 
 
@@ -58,7 +58,7 @@ def test_without_privacy_it_promises_nothing():
     certificate = run(cl.methods.fedavg(steps=1), delta=None).certificate
     assert not certificate.private
     assert certificate.epsilon == math.inf
-    assert "without noise: no guarantee" in certificate.sampling_priced[0]
+    assert "without noise: no guarantee" in certificate.sampling_accounted[0]
     assert certificate.not_covered == ["everything: this run has no privacy guarantee"]
     assert "infinity" in str(certificate)
 
@@ -68,8 +68,10 @@ def test_json_is_strict_and_text_is_complete():
         again = json.loads(json.dumps(certificate.to_json(), allow_nan=False))
         assert again["unit"] == "client"
         text = str(certificate)
-        for heading in ("protected unit", "neighbours", "must be trusted", "priced", "not covered", "versions"):
-            assert heading in text
+        for row in ("protected unit", "adjacency", "must be trusted", "sampling accounted", "sensitivity", "versions"):
+            assert f" {row}: " in text
+        assert " not covered: " in text
+        assert " randomness: seeded: a simulation" in text
 
 
 @given(st.floats(0, 1000), st.integers(1, 4))

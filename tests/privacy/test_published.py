@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal, getcontext
+from functools import partial
 
 import numpy as np
 import pytest
 
 from cloister.privacy.accounting import epsilon
+from cloister.privacy.description import ClaimDescription
 from cloister.privacy.events import BinomialSum, FixedSizeGaussian, PoissonGaussian, to_json
 from cloister.privacy.published import CLAIMS, adap_dp_fl, fed_spa
+
+
+def sampled(rate: float) -> ClaimDescription:
+    """A claim about Poisson draws of this rate."""
+    return ClaimDescription("any", noise_multiplier=1.0, rate=rate)
+
 
 # ---- PFL --------------------------------------------------------------------------------------------------------
 
@@ -34,7 +42,7 @@ def test_the_settings_of_pfl_cost_what_opacus_says_and_what_was_published(data, 
     ours = epsilon(PoissonGaussian(sigma, 1 / steps), 20 * steps, 1e-5)
     assert ours == pytest.approx(other.get_epsilon(1e-5), abs=0.02)
     assert ours == pytest.approx(claimed, abs=0.02)
-    said, words = CLAIMS["poisson_lots"]({"noise_multiplier": sigma, "rate": 1 / steps}, 20 * steps, 1e-5)
+    said, words = CLAIMS["poisson_lots"](sampled(1 / steps), [(sigma, 20 * steps)], 1e-5)
     assert said == ours
     assert "Poisson lots" in words
 
@@ -59,7 +67,7 @@ def noise_for(target: float, rate: float, releases: int, delta: float) -> float:
 def test_theorem_1_of_fed_spa_is_minimised_over_all_orders(rate, releases, noise):
     orders = 1 + np.geomspace(1e-3, 1e5, 200_001)
     by_hand = 7 * rate**2 * releases * orders / noise**2 + math.log(1e3) / (orders - 1)
-    assert fed_spa({"rate": rate, "noise_multiplier": noise}, releases, 1e-3)[0] == pytest.approx(by_hand.min())
+    assert fed_spa(sampled(rate), [(noise, releases)], 1e-3)[0] == pytest.approx(by_hand.min())
 
 
 # Data set: samples, steps in expectation (rounds joined times steps); by lot: the least epsilon that is ever proven.
@@ -80,15 +88,13 @@ def test_theorem_1_of_fed_spa_hardly_ever_applies(samples, releases):
     for lot, least in LEAST[samples, releases].items():
         rate = lot / samples
         assert least_epsilon(rate, releases, 1e-3) == pytest.approx(least, rel=0.03)
-        claimed, words = fed_spa(
-            {"rate": rate, "noise_multiplier": noise_for(1.0, rate, releases, 1e-3)}, releases, 1e-3
-        )
+        claimed, words = fed_spa(sampled(rate), [(noise_for(1.0, rate, releases, 1e-3), releases)], 1e-3)
         assert claimed == pytest.approx(1.0)
         assert least < 1 or "do NOT hold" in words
 
 
 def test_theorem_1_of_fed_spa_can_apply():
-    claimed, words = fed_spa({"rate": 1e-4, "noise_multiplier": 10.0}, 27_000_000, 1e-3)
+    claimed, words = fed_spa(sampled(1e-4), [(10.0, 27_000_000)], 1e-3)
     assert words.endswith("whose conditions hold")
     assert claimed > epsilon(PoissonGaussian(10.0, 1e-4), 27_000_000, 1e-3, "rdp")
 
@@ -118,7 +124,7 @@ def theorem_1(rate: float, noise: float, releases: int, delta: float) -> float:
 
 @pytest.mark.parametrize(("noise", "rounds"), [(1.1, 451), (3.0, 7_900), (4.0, 14_500), (6.0, 33_000)])
 def test_adap_dp_fl_claims_epsilon_2_for_its_constant_noises(noise, rounds):
-    claimed, words = adap_dp_fl({"rate": 0.013, "noise_multiplier": noise}, rounds, 1e-5)
+    claimed, words = adap_dp_fl(sampled(0.013), [(noise, rounds)], 1e-5)
     assert claimed == pytest.approx(theorem_1(0.013, noise, rounds, 1e-5), rel=1e-9)
     assert claimed == pytest.approx(2.0, abs=0.02)
     assert "without the query" in words
@@ -127,13 +133,13 @@ def test_adap_dp_fl_claims_epsilon_2_for_its_constant_noises(noise, rounds):
 def test_what_adap_dp_fl_executes_costs_more_than_it_claims():
     """The query of norms has the gradient's noise: a multiplier of sigma / sqrt(2)."""
     executed = PoissonGaussian(1.1 / math.sqrt(2), 0.013)
-    claimed, _ = adap_dp_fl({"rate": 0.013, "noise_multiplier": 1.1}, 451, 1e-5)
+    claimed, _ = adap_dp_fl(sampled(0.013), [(1.1, 451)], 1e-5)
     assert epsilon(executed, 451, 1e-5) == pytest.approx(3.2, abs=0.1)
     assert epsilon(executed, 451, 1e-5, "rdp") > 1.5 * claimed
 
 
 def test_adap_dp_fl_claims_something_for_lots_of_all_samples():
-    claimed, _ = adap_dp_fl({"rate": 1.0, "noise_multiplier": 5.0}, 3, 1e-5)
+    claimed, _ = adap_dp_fl(sampled(1.0), [(5.0, 3)], 1e-5)
     by_hand = min(3 * a / (2 * 25) + math.log(1e5) / (a - 1) for a in range(2, 65))
     assert claimed == pytest.approx(by_hand, rel=1e-9)
 
@@ -143,25 +149,21 @@ def test_the_claim_of_adap_dp_fl_follows_its_noise():
     decays = np.floor(np.arange(15_200) * 6_832 / 15_199)
     noises, counts = np.unique(6 * 0.9999**decays, return_counts=True)
     assert noises.min() == pytest.approx(3.03, abs=0.005)
-    about = {
-        "rate": 0.013,
-        "noise_multiplier": 6.0,
-        "schedule": list(zip(noises.tolist(), counts.tolist(), strict=True)),
-    }
-    claimed, words = adap_dp_fl(about, 15_200, 1e-5)
+    schedule = list(zip(noises.tolist(), counts.tolist(), strict=True))
+    claimed, words = adap_dp_fl(sampled(0.013), schedule, 1e-5)
     assert claimed == pytest.approx(1.99, abs=0.01)
     assert "noise multipliers from 6 to 3.02989" in words
-    constant, _ = adap_dp_fl({"rate": 0.013, "noise_multiplier": 6.0}, 15_200, 1e-5)
+    constant, _ = adap_dp_fl(sampled(0.013), [(6.0, 15_200)], 1e-5)
     assert constant == pytest.approx(1.33, abs=0.01)
 
 
 def test_every_claim_follows_a_schedule():
     """Two halves alike are the whole, and less noise in one of them claims more."""
-    for name, extra in (("poisson_cohorts", {}), ("poisson_lots", {}), ("fed_spa", {}), ("adap_dp_fl", {})):
-        about = {"rate": 0.02, "noise_multiplier": 2.0, **extra}
-        whole = CLAIMS[name](about, 100, 1e-4)[0]
-        assert CLAIMS[name]({**about, "schedule": [(2.0, 50), (2.0, 50)]}, 100, 1e-4)[0] == pytest.approx(whole)
-        assert CLAIMS[name]({**about, "schedule": [(2.0, 50), (1.5, 50)]}, 100, 1e-4)[0] > 1.05 * whole
+    for name in ("poisson_cohorts", "poisson_lots", "fed_spa", "adap_dp_fl"):
+        claim = partial(CLAIMS[name], sampled(0.02), delta=1e-4)
+        whole = claim([(2.0, 100)])[0]
+        assert claim([(2.0, 50), (2.0, 50)])[0] == pytest.approx(whole)
+        assert claim([(2.0, 50), (1.5, 50)])[0] > 1.05 * whole
 
 
 # ---- cpSGD ------------------------------------------------------------------------------------------------------
@@ -184,5 +186,5 @@ def cpsgd_by_hand(event: BinomialSum, releases: int, delta: float) -> float:
 @pytest.mark.parametrize(("lot", "trials"), [(10, 711_400), (50, 711_400), (10, 71_140)])
 def test_the_claim_of_cpsgd_is_amplified_once(lot, trials):
     event = BinomialSum(17, trials, 1.0, 1.0, 21840, lot / 600, 1e-6)
-    claimed, _ = CLAIMS["cpsgd"]({"event": to_json(event)}, 45, 1e-3)
+    claimed, _ = CLAIMS["cpsgd"](ClaimDescription("cpsgd", 1.0, 1.0, event=to_json(event)), [(1.0, 45)], 1e-3)
     assert claimed == pytest.approx(cpsgd_by_hand(event, 45, 1e-3), rel=1e-9)

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cloister.joints import Batch, Problem
+from cloister.joints import Batch, Objective
 from cloister.models import CATALOGUE
-from cloister.problem import cross_entropy, problem_of
+from cloister.problem import cross_entropy, objective_of
 
 
 def seeded(make, *arguments, **named) -> nn.Module:
@@ -144,18 +144,18 @@ def batch_of(inputs: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor | No
 
 def made(
     name: str, samples: int = 5, dtype: torch.dtype = torch.float64
-) -> tuple[nn.Module, Problem, torch.Tensor, Batch]:
+) -> tuple[nn.Module, Objective, torch.Tensor, Batch]:
     make, shape = MODELS[name]
     module = seeded(make).to(dtype).train()
     few = torch.randn(samples, *shape, dtype=dtype)
     inputs = torch.randint(4, (samples, *shape)) if name == "char_lstm" else few
     labels = torch.randint(3, (samples,))
-    problem = problem_of(module, cross_entropy, inputs[:2], labels[:2], 3)
+    problem = objective_of(module, cross_entropy, inputs[:2], labels[:2], 3)
     w = problem.layout.flatten(dict(module.named_parameters()))
     return module, problem, w + 0.1 * torch.randn_like(w), batch_of(inputs, labels)
 
 
-def one_by_one(module: nn.Module, problem: Problem, w: torch.Tensor, batch: Batch) -> torch.Tensor:
+def one_by_one(module: nn.Module, problem: Objective, w: torch.Tensor, batch: Batch) -> torch.Tensor:
     """The reference: gradients [b, d] of single samples by plain autograd, without the code under test."""
     problem.layout.load(module, w)
     trained = [p for p in module.parameters() if p.requires_grad]

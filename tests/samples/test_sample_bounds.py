@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from cloister.joints import Batch, Problem
-from cloister.problem import cross_entropy, problem_of
+from cloister.joints import Batch, Objective
+from cloister.problem import cross_entropy, objective_of
 from cloister.samples.alone import Alone
 from cloister.samples.books import BookKeeping
 from cloister.samples.common import rounding, squared_norms
@@ -44,8 +44,8 @@ def test_a_huge_gradient_is_clipped_or_dropped(way, size, clip, width):
     """In float32 its square overflows, and the factor that brings it down can lose its precision."""
     module = nn.Sequential(nn.Linear(width, 3, bias=False)).train()
     inputs, labels = torch.rand(2, width), torch.tensor([0, 1])
-    problem = problem_of(module, cross_entropy, inputs, labels, 3)
-    how = problem.samples.way if way == "books" else Alone(problem.samples.model)
+    problem = objective_of(module, cross_entropy, inputs, labels, 3)
+    how = problem.per_sample.way if way == "books" else Alone(problem.per_sample.model)
     w = torch.zeros(3 * width)
     total, norms = how.clipped(torch.func.grad, w, batch_of(inputs * size, labels), clip, None)
     assert total.isfinite().all()
@@ -62,8 +62,8 @@ def test_a_tiny_gradient_is_not_taken_for_nothing(way, size, clip):
     """In float32 the squares of numbers below 1e-19 are zero, and what has no norm would not be clipped."""
     module = nn.Sequential(nn.Linear(128, 3, bias=False)).train()
     inputs, labels = torch.rand(2, 128), torch.tensor([0, 1])
-    problem = problem_of(module, cross_entropy, inputs, labels, 3)
-    how = problem.samples.way if way == "books" else Alone(problem.samples.model)
+    problem = objective_of(module, cross_entropy, inputs, labels, 3)
+    how = problem.per_sample.way if way == "books" else Alone(problem.per_sample.model)
     total, _ = how.clipped(torch.func.grad, torch.zeros(384), batch_of(inputs[:1] * size, labels[:1]), clip, None)
     assert total.double().norm() <= clip
 
@@ -78,8 +78,8 @@ def test_a_small_factor_of_a_large_product_is_not_taken_for_nothing(inwards, out
         return outputs.sum(1) * labels
 
     inputs, labels = torch.full((1, inwards), large), torch.full((1,), small)
-    problem = problem_of(module, loss, torch.ones(2, inwards), torch.ones(2), None)
-    assert isinstance(problem.samples.way, BookKeeping)
+    problem = objective_of(module, loss, torch.ones(2, inwards), torch.ones(2), None)
+    assert isinstance(problem.per_sample.way, BookKeeping)
     size = inwards * outwards
     for active in (None, torch.ones(size)):
         for clip in (1e-5, 1.0):
@@ -122,7 +122,7 @@ def test_what_cancels_is_not_scaled_up():
 
 
 KINDS = ["mlp", "cnn", "group_norm", "wide_convolution", "sequences", "own"]
-PROBLEMS: dict[str, tuple[Problem, torch.Tensor, Batch]] = {}
+PROBLEMS: dict[str, tuple[Objective, torch.Tensor, Batch]] = {}
 
 
 @given(

@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from cloister.joints import Batch
 from cloister.models import CATALOGUE
-from cloister.problem import KeyedDropout, cross_entropy, problem_of
+from cloister.problem import KeyedDropout, cross_entropy, objective_of
 from cloister.samples.alone import Alone
 from cloister.samples.books import BookKeeping
 from cloister.streams import Streams
@@ -23,15 +23,15 @@ from samples.cases import BOOKS, MODELS, PICTURE, batch_of, clipped_by_hand, mad
 def test_samples_have_the_gradients_that_they_have_alone(name, grad):
     module, problem, w, batch = made(name)
     rows = one_by_one(module, problem, w, batch)
-    assert isinstance(problem.samples.way, BookKeeping if name in BOOKS else Alone)
+    assert isinstance(problem.per_sample.way, BookKeeping if name in BOOKS else Alone)
     for clip in (float(rows.norm(dim=1).median()), torch.tensor(0.01), float("inf")):
-        total, norms = problem.samples.clipped(grad, w, batch, clip, None)
+        total, norms = problem.per_sample.clipped(grad, w, batch, clip, None)
         assert near(total, clipped_by_hand(rows, float(clip)))
         assert near(norms, rows.norm(dim=1))
         assert not total.requires_grad
         assert not norms.requires_grad
     limit = float(rows.abs().mean())
-    assert near(problem.samples.clamped(grad, w, batch, limit, None), rows.clamp(-limit, limit).sum(0))
+    assert near(problem.per_sample.clamped(grad, w, batch, limit, None), rows.clamp(-limit, limit).sum(0))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -81,11 +81,11 @@ def test_both_ways_agree_in_float32(name):
     if name == "dropout":
         module = seeded(dropping).train()
         inputs, labels = torch.randn(6, *PICTURE), torch.arange(6) % 3
-        problem = problem_of(module, cross_entropy, inputs[:2], labels[:2], 3)
+        problem = objective_of(module, cross_entropy, inputs[:2], labels[:2], 3)
         w, batch = problem.layout.flatten(dict(module.named_parameters())), batch_of(inputs, labels)
     else:
         _, problem, w, batch = made(name, samples=6, dtype=torch.float32)
-    books, alone = problem.samples.way, Alone(problem.samples.model)
+    books, alone = problem.per_sample.way, Alone(problem.per_sample.model)
     assert isinstance(books, BookKeeping)
     norms = alone.clipped(torch.func.grad, w, batch, 1.0, None)[1]
     for clip in (float(norms.median()), float("inf")):
@@ -103,11 +103,12 @@ def test_samples_are_seen_as_a_batch_and_dropped_by_their_place():
     module = seeded(lambda: nn.Sequential(nn.Dropout(0.5), nn.Flatten(), nn.Linear(72, 3))).double().train()
     inputs, labels = torch.randint(256, (4, 2, 6, 6), dtype=torch.uint8), torch.tensor([0, 1, 2, 0])
     view = images((0.5, 0.5), (0.2, 0.2), pad=2, flip=True)
-    problem = problem_of(module, cross_entropy, inputs[:2], labels[:2], 3, view)
+    problem = objective_of(module, cross_entropy, inputs[:2], labels[:2], 3, view)
     w = problem.layout.flatten(dict(module.named_parameters()))
     same = batch_of(inputs[:1].expand(4, -1, -1, -1), labels[:1].expand(4))
     found = [
-        way.clipped(torch.func.grad, w, same, 0.5, None) for way in (problem.samples.way, Alone(problem.samples.model))
+        way.clipped(torch.func.grad, w, same, 0.5, None)
+        for way in (problem.per_sample.way, Alone(problem.per_sample.model))
     ]
     assert near(found[0][0], found[1][0])
     assert near(found[0][1], found[1][1])
@@ -132,7 +133,7 @@ def test_clients_can_be_mapped_and_traced(name, shared):
 
     arguments = (ws, *columns, mask, keys, clips)
     mapped = torch.func.vmap(of_one, in_dims=(None if shared else 0, 0, 0, 0, 0, 0))
-    problem.samples._way = None  # decided under the transforms
+    problem.per_sample._way = None  # decided under the transforms
     traced = make_fx(mapped)(*arguments)
     for together in (mapped(*arguments), traced(*arguments), traced(*arguments)):
         for i in range(2):
@@ -165,8 +166,8 @@ def test_opacus_computes_the_same(name, shape, samples):
 
     module = seeded(CATALOGUE[name], shape, 10).train()
     inputs, labels = torch.randn(samples, *shape), torch.randint(10, (samples,))
-    problem = problem_of(module, cross_entropy, inputs[:2], labels[:2], 10)
-    assert isinstance(problem.samples.way, BookKeeping)
+    problem = objective_of(module, cross_entropy, inputs[:2], labels[:2], 10)
+    assert isinstance(problem.per_sample.way, BookKeeping)
     w = problem.layout.flatten(dict(module.named_parameters()))
     batch = batch_of(inputs, labels)
     norms = problem.clipped(w, batch, 1.0)[1]

@@ -10,7 +10,7 @@ from torch import nn
 
 import cloister.samples
 from cloister.errors import CloisterError
-from cloister.problem import cross_entropy, problem_of
+from cloister.problem import cross_entropy, objective_of
 from cloister.samples.alone import Alone
 from samples.cases import batch_of, made, near
 
@@ -25,9 +25,9 @@ def test_a_model_that_cannot_take_one_sample_is_refused():
             return self.dense(x.unsqueeze(2).squeeze())
 
     labels = torch.tensor([0, 1, 2])
-    problem = problem_of(Squeezing(), cross_entropy, torch.rand(3, 6), labels, 3)
+    problem = objective_of(Squeezing(), cross_entropy, torch.rand(3, 6), labels, 3)
     with pytest.raises(CloisterError, match="takes a single sample"):
-        problem.samples.bytes_for(3)
+        problem.per_sample.bytes_for(3)
 
 
 class Choosing(nn.Module):
@@ -41,10 +41,10 @@ class Choosing(nn.Module):
 
 def test_a_forward_pass_that_depends_on_the_batch_is_refused():
     labels = torch.tensor([0, 1, 2, 0, 1, 2])
-    problem = problem_of(Choosing(lambda x: x.max() > 0), cross_entropy, torch.rand(3, 6), labels[:3], 3)
+    problem = objective_of(Choosing(lambda x: x.max() > 0), cross_entropy, torch.rand(3, 6), labels[:3], 3)
     with pytest.raises(CloisterError, match=r"takes a single sample.*torch\.where"):
-        problem.samples.bytes_for(3)
-    problem = problem_of(Choosing(lambda x: len(x) < 6), cross_entropy, torch.rand(3, 6), labels[:3], 3)
+        problem.per_sample.bytes_for(3)
+    problem = objective_of(Choosing(lambda x: len(x) < 6), cross_entropy, torch.rand(3, 6), labels[:3], 3)
     w = torch.randn(problem.layout.size)
     for batch in (batch_of(torch.rand(6, 6), labels), batch_of(torch.rand(4, 6), labels[:4])):
         if len(batch.labels) == 6:
@@ -71,16 +71,16 @@ def test_the_way_is_decided_once_and_not_before_it_is_needed(monkeypatch):
 def test_the_decision_leaves_the_random_numbers_alone():
     _, problem, *_ = made("mlp")
     before = torch.get_rng_state()
-    assert problem.samples.bytes_for(10) > 0
+    assert problem.per_sample.bytes_for(10) > 0
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_memory_grows_with_the_batch_and_is_bounded_where_samples_run_alone():
     _, problem, *_ = made("papernot")
-    assert problem.samples.bytes_for(20) == 2 * problem.samples.bytes_for(10)
+    assert problem.per_sample.bytes_for(20) == 2 * problem.per_sample.bytes_for(10)
     _, lstm, *_ = made("char_lstm")
-    most = lstm.samples.bytes_for(10**9)
-    assert most == lstm.samples.bytes_for(10**8) <= 2**24 * 24
+    most = lstm.per_sample.bytes_for(10**9)
+    assert most == lstm.per_sample.bytes_for(10**8) <= 2**24 * 24
 
 
 def test_samples_alone_are_computed_in_chunks(monkeypatch):

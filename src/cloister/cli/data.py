@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from cloister import interrupts
+from cloister.cli import interrupts
 from cloister.cli.commands import Command
-from cloister.cli.words import file_and_words, print_table, say
+from cloister.cli.output import file_and_words, print_table, say
 from cloister.errors import CloisterError
 
 data_app = typer.Typer(name="data", help="Data sets: list them, get them, look at a partition.", no_args_is_help=True)
@@ -51,9 +51,9 @@ def get(
 )
 def show(
     ctx: typer.Context,
-    picture: Annotated[Path | None, typer.Option(help="Where to draw labels per client [NAME-PARTITION.png].")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Where to draw labels per client [NAME-PARTITION.png].")] = None,
 ) -> None:
-    """How a data set would be dealt: labels per client as a table and a picture.
+    """How a data set would be dealt: labels per client as a table and a plot.
 
     Keys are those of `cloister run`: cloister data show cifar10 partition=dirichlet alpha=0.3 clients=100
     """
@@ -67,8 +67,8 @@ def show(
     if name is None:
         raise CloisterError("Expected the name of a data set, found none: `cloister data list` names them.")
     values = load(None, [f"data={name}", *words])
-    if picture is not None:
-        expect_picture(picture)
+    if plot is not None:
+        expect_picture(plot)
     task, partition = build_task(values)
     owners = np.repeat(np.arange(task.clients), task.population.sizes.numpy())
     counts = np.zeros((task.clients, task.classes or 1), dtype=np.int64)
@@ -76,6 +76,6 @@ def show(
     print_table(labels_table(counts))
     if task.public is not None:
         say(f"\npublic: {len(task.public[1]):,} samples that are nobody's of these")
-    path = picture or Path(f"{name}-{partition}.png")
+    path = plot or Path(f"{str(name).rpartition(':')[2]}-{partition}.png")
     labels_picture(counts, path, f"{name}, {partition} partition, {task.clients} clients")
-    say(f"\npicture: {path}")
+    say(f"\nplot: {path}")

@@ -9,7 +9,7 @@ from cloister.data.partitions import Partition, dirichlet, dirichlet_by_class, i
 from cloister.data.raw import RawData, Samples
 from cloister.data.sets import (
     CATALOGUE,
-    USUAL,
+    DEFAULTS,
     cifar10,
     cifar100,
     emnist,
@@ -27,7 +27,7 @@ from cloister.data.task import Task, from_arrays
 
 __all__ = [
     "CATALOGUE",
-    "USUAL",
+    "DEFAULTS",
     "Partition",
     "RawData",
     "Samples",

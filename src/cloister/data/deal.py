@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cloister.batches import Population
 from cloister.data.partitions import Hands, Partition, most_copies
 from cloister.data.public import set_aside
 from cloister.data.raw import Array, RawData, Samples
 from cloister.data.task import Task, expect_classes, expect_different
 from cloister.errors import expect
 from cloister.models import logistic
+from cloister.population import Population
 from cloister.views import View, plain
 
 

@@ -6,8 +6,11 @@ E. Alpaydin & C. Kaynak, "Optical recognition of handwritten digits", UCI machin
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 
+from cloister.data.arguments import Clients, Public
 from cloister.data.deal import deal
 from cloister.data.partitions import Partition, iid
 from cloister.data.raw import RawData, Samples
@@ -15,7 +18,12 @@ from cloister.data.task import Task
 from cloister.errors import expect
 
 
-def digits(clients: int = 300, test: float = 0.2, partition: Partition | None = None, public: int = 0) -> Task:
+def digits(
+    clients: Clients = 300,
+    test: Annotated[float, "fraction of the samples held out for testing"] = 0.2,
+    partition: Partition | None = None,
+    public: Public = 0,
+) -> Task:
     """The digits, a fifth held out for testing, the rest dealt at random into equal hands (but for `public` of them).
 
     >>> digits(clients=300).population.sizes.unique().tolist()

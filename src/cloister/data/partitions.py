@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from cloister.data.arguments import Clients, Evenness, SplitSeed
 from cloister.data.raw import Array, Samples
 from cloister.errors import CloisterError, expect, expect_count, expect_positive
 
@@ -35,7 +36,7 @@ class Partition:
     label_dependent: bool = False
 
 
-def iid(clients: int = 100, split_seed: int = 0) -> Partition:
+def iid(clients: Clients = 100, split_seed: SplitSeed = 0) -> Partition:
     """Shuffle all samples and deal them into equal hands (sizes differ by one at most).
 
     >>> [len(hand) for hand in iid(3).deal(Samples(np.zeros(10), np.zeros(10)))]
@@ -50,7 +51,7 @@ def iid(clients: int = 100, split_seed: int = 0) -> Partition:
     return Partition("iid", {"clients": clients, "split_seed": split_seed}, deal)
 
 
-def dirichlet(clients: int = 100, alpha: float = 0.5, split_seed: int = 0) -> Partition:
+def dirichlet(clients: Clients = 100, alpha: Evenness = 0.5, split_seed: SplitSeed = 0) -> Partition:
     """Equal-sized clients, each with class probabilities of its own, pi_i ~ Dir(alpha, ..., alpha).
 
     Labels are drawn from pi_i without replacement from what is left; where a class is used up, pi_i is
@@ -99,7 +100,7 @@ def _draw(random: np.random.Generator, prior: Array, left: Array, share: int) ->
     return taken
 
 
-def dirichlet_by_class(clients: int = 100, alpha: float = 0.5, split_seed: int = 0) -> Partition:
+def dirichlet_by_class(clients: Clients = 100, alpha: Evenness = 0.5, split_seed: SplitSeed = 0) -> Partition:
     """Each class is cut among the clients in proportions ~ Dir(alpha, ..., alpha): sizes differ, some may be empty.
 
     (The convention of DP-FedSAM's EMNIST experiments.)
@@ -121,7 +122,9 @@ def dirichlet_by_class(clients: int = 100, alpha: float = 0.5, split_seed: int =
     return Partition("dirichlet_by_class", settings, deal, label_dependent=True)
 
 
-def shards(clients: int = 10, per_client: int = 4, split_seed: int = 0) -> Partition:
+def shards(
+    clients: Clients = 10, per_client: Annotated[int, "label shards that a client gets"] = 4, split_seed: SplitSeed = 0
+) -> Partition:
     """Sort by label, cut into clients * per_client shards, deal each client `per_client` of them at random.
 
     (Adap DP-FL: 40 shards of 1,500 MNIST images, 4 for each of 10 clients, so three or four labels a client.)
@@ -140,7 +143,7 @@ def shards(clients: int = 10, per_client: int = 4, split_seed: int = 0) -> Parti
     return Partition("shards", settings, deal, label_dependent=True)
 
 
-def natural(split_seed: int = 0) -> Partition:
+def natural(split_seed: SplitSeed = 0) -> Partition:
     """Every client is somebody: a writer, a hospital, a role. In the order of their names or numbers.
 
     The seed moves no sample; it says who is set aside as public, and which test samples are drawn for whom.
@@ -159,7 +162,7 @@ def natural(split_seed: int = 0) -> Partition:
     return Partition("natural", {"split_seed": split_seed}, deal)
 
 
-def overlapping(clients: int = 10, split_seed: int = 0) -> Partition:
+def overlapping(clients: Clients = 10, split_seed: SplitSeed = 0) -> Partition:
     """Each client draws max(n/clients, n/10) samples by itself, so that clients share samples.
 
     This is what the published code of PFL does. It breaks parallel composition: whoever's sample lies with c

@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from torch import nn
 
+from cloister.data.arguments import Augment, Features, Public
 from cloister.data.deal import deal
 from cloister.data.digits import digits
 from cloister.data.partitions import Partition, iid, natural
@@ -24,18 +25,16 @@ from cloister.errors import expect
 from cloister.models import char_lstm, scatter, scatter_linear
 from cloister.views import View, images
 
-Features = Literal["pixels", "scatter"]
-
 
 def mnist(
-    partition: Partition | None = None, augment: bool = False, features: Features = "pixels", public: int = 0
+    partition: Partition | None = None, augment: Augment = False, features: Features = "pixels", public: Public = 0
 ) -> Task:
     """MNIST: 60,000 and 10,000 digits, 28x28, 10 classes."""
     return _pictures("mnist", partition or iid(), augment, features, public)
 
 
 def fashion_mnist(
-    partition: Partition | None = None, augment: bool = False, features: Features = "pixels", public: int = 0
+    partition: Partition | None = None, augment: Augment = False, features: Features = "pixels", public: Public = 0
 ) -> Task:
     """Fashion-MNIST: 60,000 and 10,000 pieces of clothing, 28x28, 10 classes."""
     return _pictures("fashion_mnist", partition or iid(), augment, features, public)
@@ -43,10 +42,12 @@ def fashion_mnist(
 
 def emnist(
     partition: Partition | None = None,
-    split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = "byclass",
-    augment: bool = False,
-    side: int | None = None,
-    public: int = 0,
+    split: Annotated[
+        Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"], "which of EMNIST's splits"
+    ] = "byclass",
+    augment: Augment = False,
+    side: Annotated[int | None, "frame the images in black to this side"] = None,
+    public: Public = 0,
 ) -> Task:
     """EMNIST in one of its splits: letters and digits, 28x28, upright, 62 classes by class.
 
@@ -57,42 +58,42 @@ def emnist(
 
 
 def qmnist(
-    partition: Partition | None = None, augment: bool = False, features: Features = "pixels", public: int = 0
+    partition: Partition | None = None, augment: Augment = False, features: Features = "pixels", public: Public = 0
 ) -> Task:
     """MNIST with the NIST writer of every digit: 539 natural clients."""
     return _pictures("qmnist", partition or natural(), augment, features, public)
 
 
 def cifar10(
-    partition: Partition | None = None, augment: bool = False, features: Features = "pixels", public: int = 0
+    partition: Partition | None = None, augment: Augment = False, features: Features = "pixels", public: Public = 0
 ) -> Task:
     """CIFAR-10: 50,000 and 10,000 photographs, 32x32, 10 classes."""
     return _pictures("cifar10", partition or iid(), augment, features, public)
 
 
 def cifar100(
-    partition: Partition | None = None, augment: bool = False, features: Features = "pixels", public: int = 0
+    partition: Partition | None = None, augment: Augment = False, features: Features = "pixels", public: Public = 0
 ) -> Task:
     """CIFAR-100: 50,000 and 10,000 photographs, 32x32, 100 classes."""
     return _pictures("cifar100", partition or iid(), augment, features, public)
 
 
-def femnist(partition: Partition | None = None, augment: bool = False, public: int = 0) -> Task:
+def femnist(partition: Partition | None = None, augment: Augment = False, public: Public = 0) -> Task:
     """LEAF's FEMNIST: letters and digits by writer, 62 classes."""
     return _pictures("femnist", partition or natural(), augment, "pixels", public)
 
 
-def femnist_digits(partition: Partition | None = None, augment: bool = False, public: int = 0) -> Task:
+def femnist_digits(partition: Partition | None = None, augment: Augment = False, public: Public = 0) -> Task:
     """The digits of 190 of LEAF's writers."""
     return _pictures("femnist_digits", partition or natural(), augment, "pixels", public)
 
 
-def fed_emnist(partition: Partition | None = None, augment: bool = False, public: int = 0) -> Task:
+def fed_emnist(partition: Partition | None = None, augment: Augment = False, public: Public = 0) -> Task:
     """TensorFlow Federated's EMNIST: 3,400 writers, 62 classes."""
     return _pictures("fed_emnist", partition or natural(), augment, "pixels", public)
 
 
-def har(partition: Partition | None = None, public: int = 0) -> Task:
+def har(partition: Partition | None = None, public: Public = 0) -> Task:
     """UCI HAR: what 30 people were doing while their telephones measured nine signals; 6 classes."""
     task = deal(_read("har"), partition or natural(), "har", public=public)
     return replace(task, sample_notes=(_HALVES,))
@@ -105,7 +106,12 @@ _HALVES = (
 
 
 def heart(
-    partition: Partition | None = None, impute: Literal["public", "client_median"] = "public", public: int = 0
+    partition: Partition | None = None,
+    impute: Annotated[
+        Literal["public", "client_median"],
+        "what a missing value becomes: public (a constant), or client_median (for methods that protect clients)",
+    ] = "public",
+    public: Public = 0,
 ) -> Task:
     """UCI heart disease: 13 findings on the patients of four hospitals; ill or not.
 
@@ -115,7 +121,11 @@ def heart(
     return deal(_read("heart", impute=impute), partition or natural(), "heart", public=public)
 
 
-def shakespeare(partition: Partition | None = None, length: int = 80, public: int = 0) -> Task:
+def shakespeare(
+    partition: Partition | None = None,
+    length: Annotated[int, "characters that the next one is guessed from"] = 80,
+    public: Public = 0,
+) -> Task:
     """Shakespeare by role: the next character after `length` others."""
     raw = _read("shakespeare", length=length)
     return deal(raw, partition or natural(), "shakespeare", model=_lstm(raw, length), public=public)
@@ -138,7 +148,7 @@ CATALOGUE: dict[str, Callable[..., Task]] = {
 }
 
 _BY_OWNER = ("qmnist", "femnist", "femnist_digits", "fed_emnist", "har", "heart", "shakespeare")
-USUAL: dict[str, dict[str, Any]] = {
+DEFAULTS: dict[str, dict[str, Any]] = {
     "digits": {"clients": 300},
     **{name: {"partition": "natural"} for name in _BY_OWNER},
     "shakespeare": {"partition": "natural", "model": "char_lstm"},

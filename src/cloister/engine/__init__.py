@@ -1,7 +1,7 @@
 """Engines: how `client_round` is mapped over a cohort. They change the speed of a run and nothing else.
 
 * `Loop`: one client after the other (or one per core), each with its own shapes; nothing is padded.
-* `Vectorised`: many clients as one batched computation (`torch.func.vmap`), in chunks that fit a memory budget.
+* `Vectorized`: many clients as one batched computation (`torch.func.vmap`), in chunks that fit a memory budget.
 * `Graphed`: the same on a GPU, captured as a CUDA graph once and replayed in every round; "compiled" first fuses its
   kernels, which takes a while and pays over many rounds.
 * `Sharded`: any of them on many GPUs or machines.
@@ -27,10 +27,9 @@ from cloister.engine.convolutions import CHOSEN
 from cloister.engine.graphed import Graphed
 from cloister.engine.loop import Loop
 from cloister.engine.ranks import Ranks, Sharded, assist, in_words_when_stopped, join, leave, local_device
-from cloister.engine.vectorised import Vectorised
+from cloister.engine.vectorised import Vectorized
 from cloister.errors import expect, expect_one_of
-from cloister.federation import Federation
-from cloister.round import Engine
+from cloister.round import Engine, Federation
 
 ENGINES = ("auto", "loop", "vectorised", "graphed", "compiled")
 
@@ -42,7 +41,7 @@ __all__ = [
     "Loop",
     "Ranks",
     "Sharded",
-    "Vectorised",
+    "Vectorized",
     "arithmetic",
     "assist",
     "build",
@@ -80,8 +79,8 @@ def build(
         return _chosen(fed, w, chunk, rounds, key)
     if captured:
         return Graphed(chunk, compiled=name == "compiled")
-    expect_able(Vectorised(chunk), fed, w)
-    return Vectorised(chunk)
+    expect_able(Vectorized(chunk), fed, w)
+    return Vectorized(chunk)
 
 
 def _chosen(fed: Federation, w: Tensor, chunk: int, rounds: int, key: str | None) -> Engine:
@@ -112,7 +111,7 @@ def restore(description: Mapping[str, Any]) -> Engine:
     if name == "loop":
         return Loop(chunk, int(description["workers"]))
     CHOSEN.update(description["convolutions"])
-    return Vectorised(chunk) if name == "vectorised" else Graphed(chunk, compiled=name == "compiled")
+    return Vectorized(chunk) if name == "vectorised" else Graphed(chunk, compiled=name == "compiled")
 
 
 def noise_key(run: str, engine: Engine, machines: list[Arithmetic]) -> str:

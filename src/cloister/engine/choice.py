@@ -9,16 +9,16 @@ import warnings
 import torch
 from torch import Tensor
 
-from cloister.batches import Population
 from cloister.engine.graphed import Graphed
 from cloister.engine.loop import Loop
-from cloister.engine.vectorised import Vectorised
+from cloister.engine.vectorised import Vectorized
 from cloister.errors import CloisterError, Note
-from cloister.federation import Federation, rehearsal
 from cloister.joints import Batch
 from cloister.lots import AHEAD
+from cloister.population import Population
 from cloister.problem import explained
-from cloister.round import Engine, cohort_total
+from cloister.round import Engine, Federation, cohort_total
+from cloister.round.bind import rehearsal
 
 MEMORY_BUDGET = 2**30
 """Bytes that a chunk of clients may take on a CPU, unless the user says otherwise."""
@@ -61,11 +61,11 @@ def bytes_per_client(fed: Federation, w: Tensor) -> int:
         w.new_empty(0),
     )
     with torch.autograd.graph.saved_tensors_hooks(count, lambda saved: saved):
-        fed.problem.loss(w.detach().requires_grad_(), batch)
+        fed.objective.loss(w.detach().requires_grad_(), batch)
     copies_of_model = 6  # parameters, gradient, velocity, update, message, and one in passing
     taken = 2 * kept + copies_of_model * w.numel() * w.element_size()
     if fed.method.local.private is not None:  # single samples' gradients, and noise that was drawn ahead
-        taken += fed.problem.samples.bytes_for(width) + max(AHEAD, w.numel()) * w.element_size()
+        taken += fed.objective.per_sample.bytes_for(width) + max(AHEAD, w.numel()) * w.element_size()
     return taken
 
 
@@ -81,7 +81,7 @@ def choose(fed: Federation, w: Tensor, chunk: int, rounds: int, sample: int = 24
     few = _made_up(fed, clients=min(sample, most))
     threads = torch.get_num_threads()
     if not w.is_cuda:
-        candidates: list[Engine] = [Loop(), Vectorised(chunk)]
+        candidates: list[Engine] = [Loop(), Vectorized(chunk)]
         candidates += [Loop(workers=threads)] if threads > 1 else []
         return min(candidates, key=lambda engine: _seconds_if_able(engine, few, w, repeats))
     times: dict[float, Engine] = {}
@@ -91,7 +91,7 @@ def choose(fed: Federation, w: Tensor, chunk: int, rounds: int, sample: int = 24
         times[_seconds_if_able(engine, made_up, w, repeats) * expected / made_up.population.clients] = engine
 
     attempt(Loop(), 2)
-    attempt(Vectorised(chunk), most)
+    attempt(Vectorized(chunk), most)
     if min(times) * rounds > WORTH_CAPTURING:
         attempt(Graphed(1), 1)
         attempt(Graphed(chunk), most)

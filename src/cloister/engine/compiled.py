@@ -12,8 +12,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
-from functools import cache, partial
 from typing import Any
 
 import torch
@@ -21,15 +19,8 @@ import torch._inductor
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from cloister.batches import Population, rows_of
-from cloister.engine.convolutions import PerClient
-from cloister.engine.parts import Drawn, Parts, sum_of_messages
-from cloister.federation import Federation
-from cloister.joints import Batch, State
-from cloister.round import Advance, Sum, steps_of
-from cloister.work import Work
-
-Compile = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
+Lower = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
+"""From traced operations, and arguments like those to come, to something that runs them."""
 
 
 def traced(graph: torch.fx.GraphModule, arguments: list[Any]) -> Callable[..., Any]:
@@ -66,7 +57,7 @@ def fused(graph: torch.fx.GraphModule, arguments: list[Any]) -> Callable[..., An
         return torch._inductor.compile(graph, arguments, options={"max_pointwise_cat_inputs": 1})
 
 
-def captured(how: Compile) -> Compile:
+def captured(how: Lower) -> Lower:
     """The operations as a CUDA graph that is replayed; what it returns stays valid until it is replayed again."""
 
     def capture(graph: torch.fx.GraphModule, arguments: list[Any]) -> Callable[..., Any]:
@@ -106,7 +97,7 @@ class Compiled:
     which cannot happen while tracing).
     """
 
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]], how: Compile, patience: int) -> None:
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], how: Lower, patience: int) -> None:
         self.function, self.how, self.patience = function, how, patience
         self._seen: Counter[Any] = Counter()
         self._made: dict[Any, Callable[..., Any]] = {}
@@ -123,31 +114,6 @@ class Compiled:
             self.function(*arguments)
         self._made[shapes] = self.how(make_fx(self.function)(*arguments), list(arguments))
         return self._made[shapes](*arguments)
-
-
-def compiled_parts(fed: Federation, ragged: bool, how: Compile = fused, patience: int = 0) -> Parts:
-    """The parts of a chunk, compiled when they are first used."""
-    local, zeros = fed.method.local, torch.zeros(fed.problem.layout.size)
-    own = local.own(zeros, torch.zeros((), dtype=torch.int64)) if local.own else {}
-    names = list({**local.init(zeros), **own})
-
-    @cache
-    def messages(told: tuple[str, ...]) -> Compiled:
-        def plain(
-            w: Tensor, has_data: Tensor, counted: Tensor, keys: Tensor, shares: Tensor, *rest: Tensor
-        ) -> tuple[Tensor, ...]:
-            said = dict(zip(told, rest[: len(told)], strict=True))
-            states = dict(zip(names, rest[len(told) :], strict=True))
-            return sum_of_messages(fed, w, said, has_data, counted, keys, shares, states)
-
-        return Compiled(plain, how, patience)
-
-    def finish(w: Tensor, said: State, has_data: Tensor, counted: Tensor, work: Work, states: State) -> Sum:
-        rest = (*said.values(), *(states[name] for name in names))
-        total, rejected = messages(tuple(said))(w, has_data, counted, work.key, work.share, *rest)
-        return total, rejected
-
-    return Parts(CompiledTraining(fed, ragged, names, how, patience), finish)
 
 
 _ELEMENTWISE = {
@@ -220,62 +186,3 @@ def _apart(graph: torch.fx.Graph, node: torch.fx.Node, join: torch.fx.Node) -> l
         made[-1].meta["val"] = piece.meta["val"]
         start = end
     return made
-
-
-class CompiledTraining:
-    """The local training of many clients, every step a call of one compiled function.
-
-    In the first step of a round all clients have the same parameters, in the others not: there are two programs. Where
-    clients start with something of their own, there is one.
-    """
-
-    def __init__(self, fed: Federation, ragged: bool, names: list[str], how: Compile, patience: int) -> None:
-        self.local, self.precision, self.names = fed.method.local, fed.precision, names
-        steps = steps_of(fed, torch.func.grad, ragged)
-        self._first = Compiled(partial(self._together, steps[0], None), how, patience)
-        self._later = [Compiled(partial(self._together, step, 0), how, patience) for step in steps]
-
-    def __call__(self, population: Population, w: Tensor, round: Tensor, work: Work, drawn: Drawn) -> State:
-        start, clients = self.local.init(w), len(work.key)
-        first: Compiled | None = self._first
-        if work.start:
-            start, first = {n: s.expand(clients, -1).contiguous() for n, s in start.items()} | work.start, None
-        states = [start[name] for name in self.names]
-        none = w.new_empty(clients, 0)
-        for phase, (batches, later) in enumerate(zip(work.phases, self._later, strict=True)):
-            lots = drawn.lots[phase] if drawn.lots else None
-            for number in range(batches.samples.shape[1]):
-                width = batches.samples.shape[2] if lots is None else lots.widths[number]
-                rows = batches.samples[:, number, :width]
-                columns = (batches.mask[:, :, :width], batches.divisor, batches.key, batches.live)
-                about = [column[:, number].contiguous() for column in columns]
-                noise = none if drawn.noise is None else drawn.noise.at(number)
-                samples = rows_of(population.inputs, rows), rows_of(population.labels, rows)
-                new = (first or later)(w, round, *samples, *about, noise, *states)
-                states, first = [state[:, : w.shape[0]] for state in new], None
-        if first is not None:  # nobody has data
-            states = [state.expand(clients, *state.shape).contiguous() for state in states]
-        return dict(zip(self.names, states, strict=True))
-
-    def _together(
-        self, step: Advance, dim: int | None, w: Tensor, round: Tensor, *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
-        """A step of all clients; `dim` says whether every client has a state of its own."""
-        dims = (0,) * 7 + (dim,) * len(self.names)
-        with PerClient(self.precision) if w.is_cuda else nullcontext():
-            new: tuple[Tensor, ...] = torch.func.vmap(partial(self._one, step, w, round), in_dims=dims)(*tensors)
-        gap = -w.shape[0] % _ALIGNED if w.is_cuda else 0
-        if not gap:
-            return new
-        zeros = torch.zeros(len(new[0]), gap, dtype=w.dtype, device=w.device)
-        return tuple(torch.cat([state, zeros], 1) if state.shape[1] == w.shape[0] else state for state in new)
-
-    def _one(self, step: Advance, w: Tensor, round: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """A step of one client, with tensors instead of structures."""
-        state = dict(zip(self.names, tensors[7:], strict=True))
-        new = step(w, round, state, Batch(*tensors[:7]))
-        return tuple(new[name] for name in self.names)
-
-
-_ALIGNED = 32
-"""On a GPU, rows of parameters start at multiples of this many numbers: libraries are faster on aligned matrices."""

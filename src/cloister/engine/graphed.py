@@ -17,13 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cloister.batches import Shape, rounded_up
-from cloister.engine.compiled import captured, compiled_parts, fused, traced
-from cloister.engine.parts import Drawn, Parts, places_for, same_parts, sum_of_chunk
-from cloister.engine.vectorised import Vectorised
-from cloister.federation import Federation
-from cloister.round import Sum
-from cloister.work import Moment, Turn, ragged, shapes_of
+from cloister.batches import Chunk, Drawn, Shape, rounded_up, shapes_of
+from cloister.engine.compiled import Compiled, captured, fused, traced
+from cloister.engine.parts import ChunkProgram, places_for, same_program
+from cloister.engine.vectorised import Vectorized
+from cloister.joints.state import flatten, unflatten
+from cloister.round import Federation, RoundPlan, Sum
 
 Key = tuple[int, tuple[Shape, ...]]
 
@@ -35,78 +34,77 @@ class Graphed:
     chunk: int
     compiled: bool = False
     _fed: Federation | None = field(default=None, repr=False)
-    _parts: dict[bool, Parts] = field(default_factory=dict, repr=False)
+    _programs: dict[bool, ChunkProgram] = field(default_factory=dict, repr=False)
     _graphs: dict[Key, _Graph] = field(default_factory=dict, repr=False)
-    _steps: Vectorised | None = field(default=None, repr=False)
+    _steps: Vectorized | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
         return "compiled" if self.compiled else "graphed"
 
-    def total(self, fed: Federation, turn: Turn) -> Sum:
-        if fed.method.local.batching.lots or fed.method.local.keeps:
-            return self._step_by_step().total(fed, turn)
+    def total(self, plan: RoundPlan) -> Sum:
+        fed = plan.fed
+        if fed.method.local.batching.lots or fed.method.local.client_state:
+            return self._step_by_step().total(plan)
         if self._fed is not fed:  # graphs hold on to the data and the model they were captured with
-            self._parts = self._parts if same_parts(self._fed, fed) else {}
+            self._programs = self._programs if same_program(self._fed, fed) else {}
             self._fed, self._graphs = fed, {}
-        total, rejected = None, torch.zeros((), dtype=torch.int64, device=turn.w.device)
-        for clients in torch.split(turn.clients, self.chunk):
-            part, bad = self._graph_for(fed, turn, clients).replay(fed, turn, clients)
+        total, nonfinite = None, torch.zeros((), dtype=torch.int64, device=plan.offer.w.device)
+        for clients in torch.split(plan.by_size, self.chunk):
+            part, bad = self._graph_for(plan, clients).replay(plan, clients)
             total = part.clone() if total is None else total.add_(part)
-            rejected += bad
+            nonfinite += bad
         assert total is not None
-        return total, rejected
+        return total, nonfinite
 
-    def _step_by_step(self) -> Vectorised:
+    def _step_by_step(self) -> Vectorized:
         if self._steps is None:
-            self._steps = Vectorised(self.chunk, captured(fused if self.compiled else traced), 0)
+            self._steps = Vectorized(self.chunk, captured(fused if self.compiled else traced), 0)
         return self._steps
 
-    def _graph_for(self, fed: Federation, turn: Turn, clients: Tensor) -> _Graph:
-        shapes = shapes_of(fed, clients, rounded_up)
-        places = places_for(fed, len(clients), self.chunk)
-        key = (places, shapes)
+    def _graph_for(self, plan: RoundPlan, clients: Tensor) -> _Graph:
+        fed = plan.fed
+        shapes = shapes_of(fed.population.counts[clients], fed.method.local, rounded_up)
+        key = (places_for(fed, len(clients), self.chunk), shapes)
         if key not in self._graphs:
             pool = next(iter(self._graphs.values())).graph.pool() if self._graphs else None
-            if ragged(shapes) not in self._parts:
-                self._parts[ragged(shapes)] = (compiled_parts if self.compiled else Parts.of)(fed, ragged(shapes))
-            self._graphs[key] = _Graph(fed, turn, clients, places, shapes, pool, self._parts[ragged(shapes)])
+            self._graphs[key] = _Graph(plan, clients, key, pool, self._program(fed, shapes))
         return self._graphs[key]
+
+    def _program(self, fed: Federation, shapes: tuple[Shape, ...]) -> ChunkProgram:
+        ragged = any(shape.ragged for shape in shapes)
+        if ragged not in self._programs:
+            self._programs[ragged] = (
+                ChunkProgram(fed, ragged, lambda step: Compiled(step, fused, 0))
+                if self.compiled
+                else ChunkProgram(fed, ragged, lambda step: step, aligned=False)
+            )
+        return self._programs[ragged]
 
 
 class _Graph:
     """A captured chunk with its inputs and outputs."""
 
-    def __init__(
-        self,
-        fed: Federation,
-        turn: Turn,
-        clients: Tensor,
-        places: int,
-        shapes: tuple[Shape, ...],
-        pool: Any,
-        parts: Parts,
-    ) -> None:
-        self.places = places
-        self.w = torch.empty_like(turn.w)
-        self.said = {name: torch.empty_like(tensor) for name, tensor in turn.said.items()}
-        self.numbers = torch.zeros(3 + places, dtype=torch.int64, device=turn.w.device)
-        shares = turn.shares(fed, clients[:1])
-        self.shares = shares.new_zeros(places, shares.shape[1])
-        self._feed(fed, turn, clients)
+    def __init__(self, plan: RoundPlan, clients: Tensor, key: Key, pool: Any, program: ChunkProgram) -> None:
+        self.places, shapes = key
+        w = plan.offer.w
+        self.w = torch.empty_like(w)
+        self.told = {name: torch.empty_like(tensor) for name, tensor in flatten(plan.offer.broadcast).items()}
+        self.numbers = torch.zeros(3 + self.places, dtype=torch.int64, device=w.device)
+        shares = plan.shares(clients[:1])
+        self.shares = shares.new_zeros(self.places, shares.shape[1])
+        self._feed(plan, clients)
+        broadcast = unflatten(self.told)
 
         def compute() -> Sum:
-            moment = Moment(self.numbers[0].double(), self.numbers[1], self.numbers[2])
-            coded = self.numbers[3:]  # a place that is only filled holds ~client
-            counted = coded >= 0
+            round, batch_key, model_key, coded = (*self.numbers[:3], self.numbers[3:])
+            counted = coded >= 0  # a place that is only filled holds ~client
             who = torch.where(counted, coded, ~coded)
-            nothing = Drawn([], None)
-            found, _ = sum_of_chunk(
-                fed, self.w, self.said, moment, shapes, who, self.shares, counted, parts, {}, nothing
-            )
+            chunk = Chunk(round.double(), batch_key, model_key, self.w, broadcast, who, counted, self.shares, {})
+            found, _ = program.total(plan.fed.population, chunk, shapes, Drawn([], None))
             return found
 
-        with torch.cuda.device(turn.w.device):
+        with torch.cuda.device(w.device):
             aside = torch.cuda.Stream()
             aside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(aside):  # kernels are compiled, chosen and loaded before the capture
@@ -114,20 +112,20 @@ class _Graph:
             torch.cuda.current_stream().wait_stream(aside)
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, pool=pool):
-                self.part, self.rejected = compute()
+                self.part, self.nonfinite = compute()
 
-    def replay(self, fed: Federation, turn: Turn, clients: Tensor) -> Sum:
+    def replay(self, plan: RoundPlan, clients: Tensor) -> Sum:
         """The sum over these clients; it stays valid until the next replay of any graph."""
-        self._feed(fed, turn, clients)
+        self._feed(plan, clients)
         self.graph.replay()
-        return self.part, self.rejected
+        return self.part, self.nonfinite
 
-    def _feed(self, fed: Federation, turn: Turn, clients: Tensor) -> None:
-        self.w.copy_(turn.w)
-        for name, tensor in turn.said.items():
-            self.said[name].copy_(tensor)
+    def _feed(self, plan: RoundPlan, clients: Tensor) -> None:
+        self.w.copy_(plan.offer.w)
+        for name, tensor in flatten(plan.offer.broadcast).items():
+            self.told[name].copy_(tensor)
         filler = ~clients[-1:].expand(self.places - len(clients))
-        numbers = torch.cat([torch.tensor([turn.round, *turn.keys(fed)]), clients, filler]).pin_memory()
+        numbers = torch.cat([torch.tensor([plan.offer.round, *plan.keys()]), clients, filler]).pin_memory()
         self.numbers.copy_(numbers, non_blocking=True)
         if self.shares.shape[1]:
-            self.shares[: len(clients)] = turn.shares(fed, clients)
+            self.shares[: len(clients)] = plan.shares(clients)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cloister.federation import Federation
-from cloister.joints import State
-from cloister.round import Sum, client_round, steps_of
-from cloister.work import Batches, Turn, Work, shapes_of, work_of
-
-Message = tuple[Tensor, Tensor, State]
+from cloister.batches import Batches, Chunk, Work, local_steps, shapes_of, work_of
+from cloister.joints import Tensors
+from cloister.round.answer import Advance, RoundPlan, Sending, Sum, message_of, steps_of
 
 
 @dataclass(frozen=True)
@@ -24,45 +21,46 @@ class Loop:
     """Client by client; plans are made for a few clients at once.
 
     With `workers` > 1 as many clients are computed side by side, each in a thread with one core of its own. That
-    suits layers that take long (convolutions), not those that are over at once. Messages are added in the order of
-    the clients, however many workers there are.
+    suits layers that take long (convolutions), not those that are over at once. Messages are added by client number,
+    however many workers there are.
     """
 
     chunk: int = 64
     workers: int = 1
     name: str = "loop"
 
-    def total(self, fed: Federation, turn: Turn) -> Sum:
-        moment = turn.moment(fed)
-
-        steps = steps_of(fed, _autograd, False)
-
-        def one(client: Tensor, work: Work) -> Message:
-            noise = turn.noise(fed, client[None], 1)
-            return client_round(fed, turn.w, turn.said, moment.number, work, steps, noise, exact=True)
-
-        total, finite = None, torch.zeros((), dtype=torch.int64, device=turn.w.device)
-        for clients in torch.split(turn.clients, self.chunk):
-            there, shares = clients.to(turn.w.device), turn.shares(fed, clients)
-            kept = {name: table[there] for name, table in turn.kept.items()}
-            lots = turn.lots(fed, clients, len(clients))
-            stacked = work_of(fed, shapes_of(fed, clients), moment, turn.w, there, shares, lots, kept)
-            works = [_of_one(stacked, place) for place in range(len(clients))]
-            for start in range(0, len(works), self.workers):
-                some = slice(start, start + self.workers)
-                messages = _each(one, clients[some], works[some], self.workers)
-                for client, (message, is_finite, state) in zip(clients[some], messages, strict=True):
-                    total = message if total is None else total + message
-                    finite += is_finite
-                    turn.remember(client[None], {name: state[name][None] for name in turn.kept})
+    def total(self, plan: RoundPlan) -> Sum:
+        fed, local = plan.fed, plan.fed.method.local
+        steps, each = steps_of(fed, _autograd, False), map if self.workers == 1 else _pool(self.workers).map
+        total, nonfinite = None, torch.zeros((), dtype=torch.int64, device=plan.offer.w.device)
+        for clients in torch.split(plan.clients, self.chunk):
+            chunk, drawn = plan.chunk(clients), plan.drawn(clients, len(clients)).batches
+            shapes = shapes_of(fed.population.counts[clients], local)
+            work = work_of(fed.population, local, shapes, chunk, drawn)
+            one = partial(_message, plan, steps, chunk, work, bool(drawn))
+            for place, (message, finite, state) in enumerate(each(one, range(len(clients)))):
+                total = message if total is None else total + message
+                nonfinite += ~finite
+                if plan.client_state:
+                    kept = {name: state[name][None] for name in plan.client_state}
+                    plan.remember(clients[place : place + 1], kept)
         assert total is not None
-        return total, len(turn.clients) - finite
+        return total, nonfinite
 
 
-def _each(
-    one: Callable[[Tensor, Work], Message], clients: Tensor, works: list[Work], workers: int
-) -> Iterable[Message]:
-    return map(one, clients, works) if workers == 1 else _pool(workers).map(one, clients, works)
+def _message(
+    plan: RoundPlan, steps: list[Advance], chunk: Chunk, stacked: Work, exact: bool, place: int
+) -> tuple[Tensor, Tensor, Tensors]:
+    """What one client of a chunk sends, whether its update was finite, and what it has trained.
+
+    `exact`: its batches, which were drawn, differ in size, and are not padded.
+    """
+    fed, w, work = plan.fed, chunk.w, _of_one(stacked, place)
+    noise = plan.noise(chunk.clients[place : place + 1].cpu(), 1)
+    state = {**fed.method.local.init(w), **work.start}
+    for phase, batch in local_steps(fed.population, work, _widths(work) if exact else None, noise):
+        state = steps[phase](w, chunk.round, state, batch)
+    return *message_of(fed, w, chunk.broadcast, state, Sending.of(work)), state
 
 
 @cache  # threads are kept, and with them the copies of the model that they work on
@@ -73,22 +71,27 @@ def _pool(workers: int) -> ThreadPoolExecutor:
 def _of_one(work: Work, place: int) -> Work:
     """One client's work, without the padding that made it as large as the others'."""
     phases = []
-    for batches in work.phases:
-        samples, mask, count, key, live = (column[place] for column in batches)
-        steps, width = int(live.sum()), int(mask.any(0).sum())
-        phases.append(Batches(samples[:steps, :width], mask[:steps, :width], count[:steps], key[:steps], live[:steps]))
-    start = {name: state[place] for name, state in work.start.items()}
+    for samples, mask, divisor, key, live in work.phases:
+        steps, width = int(live[place].sum()), int(mask[place].any(0).sum())
+        where, wide = (place, slice(steps)), (place, slice(steps), slice(width))
+        phases.append(Batches(samples[wide], mask[wide], divisor[where], key[where], live[where]))
+    start = {name: state[place] for name, state in work.start.items()} if work.start else {}
     return Work(tuple(phases), work.key[place], work.share[place], start)
 
 
-def _autograd(function: Callable[[Any], Any], has_aux: bool = False) -> Callable[[Any], Any]:
+def _widths(work: Work) -> list[list[int] | None]:
+    """How many samples a client's steps really have: batches that are drawn differ in size."""
+    return [batches.mask.sum(1).clamp(min=1).tolist() for batches in work.phases]
+
+
+def _autograd(function: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
     """`torch.func.grad` without its overhead, for code that runs under no transform."""
 
-    def gradient(argument: Any) -> Any:
+    def gradient(argument: Any, *rest: Any) -> Any:
         with torch.enable_grad():
             several = isinstance(argument, tuple)
             leaves = [leaf.detach().requires_grad_() for leaf in (argument if several else (argument,))]
-            found = function(tuple(leaves) if several else leaves[0])
+            found = function(tuple(leaves) if several else leaves[0], *rest)
             value, aux = found if has_aux else (found, None)
             grads = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
         gradient = tuple(grads) if several else grads[0]

@@ -1,33 +1,34 @@
-"""What a chunk of clients is made of, computed for all of them at once under `torch.func.vmap`."""
+"""A chunk of clients computed at once: their training, step by step, and the sum of their messages, under `vmap`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from cloister.batches import Population, Shape, rounded_up
+from cloister.batches import Chunk, Drawn, Shape, local_steps, rounded_up, work_of
 from cloister.engine.convolutions import PerClient
-from cloister.federation import Federation
-from cloister.joints import State
-from cloister.lots import Lots, StepNoise
-from cloister.round import Sum, message_of, steps_of, trained
-from cloister.work import Moment, Work, work_of
+from cloister.joints import Batch, Tensors
+from cloister.joints.state import flatten, unflatten
+from cloister.population import Population
+from cloister.round import Federation
+from cloister.round.answer import Advance, Sending, Sum, message_of, steps_of
+
+Compile = Callable[[Callable[..., tuple[Tensor, ...]]], Callable[..., Any]]
+"""From a function of tensors that returns a tuple of tensors to one that does the same, faster."""
 
 
-def same_parts(one: Federation | None, other: Federation) -> bool:
-    """Whether the parts of one federation serve another: the same model, method and precision on whatever data."""
-    if one is None:
-        return False
-    return _parts_of(one) == _parts_of(other)
+def same_program(one: Federation | None, other: Federation) -> bool:
+    """Whether what was compiled for one federation serves another: with the same model and method, on other data."""
+    return one is not None and _program_of(one) == _program_of(other)
 
 
-def _parts_of(fed: Federation) -> tuple[object, ...]:
-    return fed.problem, fed.method, fed.precision, id(fed.public)
+def _program_of(fed: Federation) -> tuple[object, ...]:
+    return fed.objective, fed.method, fed.precision, id(fed.public)
 
 
 def places_for(fed: Federation, clients: int, chunk: int) -> int:
@@ -37,77 +38,96 @@ def places_for(fed: Federation, clients: int, chunk: int) -> int:
     return min(rounded_up(clients, finer=1), chunk)
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """What was drawn in secret for a chunk, on the host: lots by phase, and the noise of private steps."""
+class ChunkProgram:
+    """The two functions that a chunk is made of, a step of training and the sum of messages, as an engine compiles
+    them. Neither keeps data: they serve any population.
 
-    lots: list[Lots | None]
-    noise: StepNoise | None
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The two functions that a chunk is made of; an engine may have compiled them.
-
-    `train(population, w, round, work, drawn)` is what k clients have trained, a state of [k, ...], and
-    `finish(w, said, has_data, counted, work, states)` the sum of their messages. Neither keeps data: they serve any
-    population.
+    In the first step of a round all clients have the same parameters, in the others not: there are two programs. Where
+    clients start with something of their own, there is one. `aligned`: on a GPU, rows of parameters start at multiples
+    of 32 numbers.
     """
 
-    train: Callable[[Population, Tensor, Tensor, Work, Drawn], State]
-    finish: Callable[[Tensor, State, Tensor, Tensor, Work, State], Sum]
-
-    @classmethod
-    def of(cls, fed: Federation, ragged: bool) -> Parts:
-        """As they are, under `vmap`."""
+    def __init__(self, fed: Federation, ragged: bool, compile: Compile, aligned: bool = True) -> None:
+        self.fed, self.local, self.aligned = fed, fed.method.local, aligned
+        zeros, no_key = torch.zeros(fed.objective.layout.size), torch.zeros((), dtype=torch.int64)
+        own = self.local.own(zeros, no_key) if self.local.own else {}
+        self.names = list({**self.local.init(zeros), **own})
         steps = steps_of(fed, torch.func.grad, ragged)
+        self._first = compile(partial(self._step, steps[0], None))
+        self._later = [compile(partial(self._step, step, 0)) for step in steps]
+        self._messages = cache(lambda told: compile(partial(self._sum, told)))
 
-        def train(population: Population, w: Tensor, round: Tensor, work: Work, drawn: Drawn) -> State:
-            here = replace(fed, population=population)
-            with PerClient(fed.precision) if w.is_cuda else nullcontext():
-                return torch.func.vmap(lambda one: trained(here, w, round, one, steps))(work)
+    def total(
+        self, population: Population, chunk: Chunk, shapes: tuple[Shape, ...], drawn: Drawn
+    ) -> tuple[Sum, Tensors]:
+        """The sum over a chunk of clients, and what they have trained.
 
-        def finish(w: Tensor, said: State, has_data: Tensor, counted: Tensor, work: Work, states: State) -> Sum:
-            return sum_of_messages(fed, w, said, has_data, counted, work.key, work.share, states)
+        Nothing in here waits for the device or depends on the numbers in a tensor, so it can be captured (where nothing
+        is drawn on the host).
+        """
+        work = work_of(population, self.local, shapes, chunk, drawn.batches)
+        state, clients = self.local.init(chunk.w), len(work.key)
+        if work.start:
+            state = {n: s.expand(clients, -1).contiguous() for n, s in state.items()} | work.start
+        states = [state[name] for name in self.names]
+        step, size = None if work.start else self._first, chunk.w.shape[0]
+        widths = [None if lots is None else lots.widths for lots in drawn.batches] or None
+        for phase, batch in local_steps(population, work, widths, drawn.noise):
+            new = (step or self._later[phase])(chunk.w, chunk.round, *_fields(batch), *states)
+            states, step = [state[:, :size] for state in new], None
+        if step is not None:  # nobody has data
+            states = [state.expand(clients, *state.shape).contiguous() for state in states]
+        told = flatten(chunk.broadcast)
+        messages = self._messages(tuple(told))
+        total, nonfinite = messages(chunk.w, chunk.counted, *Sending.of(work), *told.values(), *states)
+        return (total, nonfinite), dict(zip(self.names, states, strict=True))
 
-        return cls(train, finish)
+    def _step(self, step: Advance, dim: int | None, w: Tensor, round: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """A step of all clients; `dim` says whether every client has a state of its own."""
+
+        def one(*tensors: Tensor) -> tuple[Tensor, ...]:
+            state = dict(zip(self.names, tensors[_FIELDS:], strict=True))
+            new = step(w, round, state, Batch(*tensors[:_FIELDS]))
+            return tuple(new[name] for name in self.names)
+
+        with self._convolutions(w):
+            dims = (0,) * _FIELDS + (dim,) * len(self.names)
+            new: tuple[Tensor, ...] = torch.func.vmap(one, in_dims=dims)(*tensors)
+        gap = -w.shape[0] % _ALIGNED if w.is_cuda and self.aligned else 0
+        if not gap:
+            return new
+        zeros = torch.zeros(len(new[0]), gap, dtype=w.dtype, device=w.device)
+        return tuple(torch.cat([state, zeros], 1) if state.shape[1] == w.shape[0] else state for state in new)
+
+    def _sum(
+        self,
+        told: tuple[str, ...],
+        w: Tensor,
+        counted: Tensor,
+        has_data: Tensor,
+        keys: Tensor,
+        shares: Tensor,
+        *rest: Tensor,
+    ) -> Sum:
+        """From what k clients have trained to the sum of the messages that count."""
+        broadcast = unflatten(dict(zip(told, rest[: len(told)], strict=True)))
+        states = dict(zip(self.names, rest[len(told) :], strict=True))
+        with self._convolutions(w):
+            one = partial(message_of, self.fed, w, broadcast)
+            messages, finite = torch.func.vmap(one)(states, Sending(has_data, keys, shares))
+        messages = torch.where(counted[:, None], messages, torch.zeros_like(messages))
+        return messages.sum(0), (counted & ~finite).sum()
+
+    def _convolutions(self, w: Tensor) -> AbstractContextManager[object]:
+        return PerClient(self.fed.precision) if w.is_cuda else nullcontext()
 
 
-def sum_of_chunk(
-    fed: Federation,
-    w: Tensor,
-    said: State,
-    moment: Moment,
-    shapes: tuple[Shape, ...],
-    clients: Tensor,
-    shares: Tensor,
-    counted: Tensor,
-    parts: Parts,
-    kept: State,
-    drawn: Drawn,
-) -> tuple[Sum, State]:
-    """The sum over some clients, computed at once; where `counted` [k] is False, a client only fills a place.
+_ALIGNED = 32
+"""On a GPU, rows of parameters start at multiples of this many numbers: libraries are faster on aligned matrices."""
 
-    Also what they have trained. Nothing in here waits for the device or depends on the numbers in a tensor, so it can
-    be captured (where nothing is drawn on the host).
-    """
-    work = work_of(fed, shapes, moment, w, clients, shares, drawn.lots, kept)
-    states = parts.train(fed.population, w, moment.number, work, drawn)
-    return parts.finish(w, said, work.has_data, counted, work, states), states
+_FIELDS = 7
+"""Of a batch."""
 
 
-def sum_of_messages(
-    fed: Federation,
-    w: Tensor,
-    said: State,
-    has_data: Tensor,
-    counted: Tensor,
-    keys: Tensor,
-    shares: Tensor,
-    states: State,
-) -> Sum:
-    """From what k clients have trained to the sum of the messages that count."""
-    with PerClient(fed.precision) if w.is_cuda else nullcontext():
-        messages, finite = torch.func.vmap(partial(message_of, fed, w, said))(states, has_data, keys, shares)
-    messages = torch.where(counted[:, None], messages, torch.zeros_like(messages))
-    return messages.sum(0), (counted & ~finite).sum()
+def _fields(batch: Batch) -> tuple[Tensor, ...]:
+    return batch.inputs, batch.labels, batch.mask, batch.count, batch.key, batch.live, batch.noise

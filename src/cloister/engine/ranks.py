@@ -21,11 +21,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cloister.errors import RankLost
-from cloister.federation import Federation
-from cloister.joints import State
-from cloister.precision import multiplying
-from cloister.round import Engine, Sum
-from cloister.work import Turn
+from cloister.joints.state import Tensors, flatten, unflatten
+from cloister.round import Engine, Federation, Offer, RoundPlan, Sum
+from cloister.round.answer import total_of
 
 _STOP = 0  # in place of a round's number, which starts from 1
 
@@ -95,18 +93,21 @@ class Sharded:
     def chunk(self) -> int:
         return self.inner.chunk
 
-    def total(self, fed: Federation, turn: Turn) -> Sum:
+    def total(self, plan: RoundPlan) -> Sum:
+        offer = plan.offer
         with _lost():
-            _send([turn.round, len(turn.clients)])
-            dist.broadcast(turn.clients, 0)
-            dist.broadcast(turn.w, 0)
-            dist.broadcast_object_list([(_on_host(turn.said), _on_host(turn.kept), turn.tempered)])
-            return _sum_over_ranks(self, fed, turn)
+            _send([offer.round, len(plan.clients), len(offer.clients)])
+            dist.broadcast(plan.clients, 0)
+            dist.broadcast(offer.clients, 0)
+            dist.broadcast(offer.w, 0)
+            told = _on_host(flatten(offer.broadcast)), _on_host(plan.client_state), offer.noise_scale
+            dist.broadcast_object_list([told])
+            return _sum_over_ranks(self, plan)
 
     def dismiss(self) -> None:
         """Tell the other ranks that no round follows."""
         with _lost():
-            _send([_STOP, 0])
+            _send([_STOP, 0, 0])
 
 
 def assist(engine: Engine, ranks: Ranks, fed: Federation, like: Tensor) -> None:
@@ -114,44 +115,39 @@ def assist(engine: Engine, ranks: Ranks, fed: Federation, like: Tensor) -> None:
     sharded, w = Sharded(engine, ranks), torch.empty_like(like)
     while True:
         with _lost():
-            round, clients = _receive()
+            round, clients, asked = _receive()
             if round == _STOP:
                 return
-            who = torch.empty(clients, dtype=torch.int64)
+            who, cohort = torch.empty(clients, dtype=torch.int64), torch.empty(asked, dtype=torch.int64)
             dist.broadcast(who, 0)
+            dist.broadcast(cohort, 0)
             dist.broadcast(w, 0)
             heard: list[Any] = [None]
             dist.broadcast_object_list(heard)
-            said, kept = ({name: tensor.to(w.device) for name, tensor in part.items()} for part in heard[0][:2])
-            turn = replace(Turn.of(fed, round, w, who, said), kept=kept, tempered=heard[0][2])
-            _sum_over_ranks(sharded, fed, turn)
+            told, kept = ({name: tensor.to(w.device) for name, tensor in part.items()} for part in heard[0][:2])
+            offer = Offer(round, cohort, w, unflatten(told), heard[0][2])
+            _sum_over_ranks(sharded, RoundPlan.of(fed, offer, who, kept))
 
 
-def _sum_over_ranks(sharded: Sharded, fed: Federation, turn: Turn) -> Sum:
-    mine = turn.clients[sharded.ranks.rank :: sharded.ranks.size]  # sorted by size, so that shares are alike
-    if len(mine):
-        part = replace(turn, clients=mine)
-        with multiplying(fed.precision, turn.w.device):
-            total, rejected = sharded.inner.total(fed, part)
-    else:
-        total = fed.blank(turn.w, turn.said).clone()
-        rejected = torch.zeros((), dtype=torch.int64, device=turn.w.device)
+def _sum_over_ranks(sharded: Sharded, plan: RoundPlan) -> Sum:
+    mine = plan.by_size[sharded.ranks.rank :: sharded.ranks.size].sort().values  # shares of about the same work
+    total, nonfinite = total_of(replace(plan, clients=mine), sharded.inner)
     dist.all_reduce(total)
-    dist.all_reduce(rejected)
-    for table in turn.kept.values():  # every rank has new rows for its own clients
+    dist.all_reduce(nonfinite)
+    for table in plan.client_state.values():  # every rank has new rows for its own clients
         others = torch.ones(len(table), dtype=torch.bool)
         others[mine] = False
         took_part = torch.zeros(len(table), dtype=torch.bool)
-        took_part[turn.clients] = True
+        took_part[plan.clients] = True
         rows = table.clone()
         rows[others.to(table.device)] = 0
         dist.all_reduce(rows)
         took_part = took_part.to(table.device)
         table[took_part] = rows[took_part]
-    return total, rejected
+    return total, nonfinite
 
 
-def _on_host(tensors: State) -> State:
+def _on_host(tensors: Tensors) -> Tensors:
     return {name: tensor.cpu() for name, tensor in tensors.items()}
 
 
@@ -160,7 +156,7 @@ def _send(header: list[int]) -> None:
 
 
 def _receive() -> list[int]:
-    header = torch.zeros(2, dtype=torch.int64)
+    header = torch.zeros(3, dtype=torch.int64)
     dist.broadcast(header, 0)
     numbers: list[int] = header.tolist()
     return numbers

@@ -14,6 +14,8 @@ from cloister.experiments.files import read_bytes, write_atomically
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from cloister.joints import MethodState
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -26,7 +28,7 @@ class Checkpoint:
 
     round: int
     w: Tensor
-    state: dict[str, Tensor]
+    state: MethodState
     seal: str
     engine: dict[str, Any]
     data: str
@@ -37,8 +39,11 @@ def write(path: Path, checkpoint: Checkpoint, configuration: str) -> None:
     """Replace the checkpoint of the run with this identity."""
     from safetensors.torch import save
 
+    from cloister.joints.state import flatten
+
     tensors = {"w": checkpoint.w.detach().cpu().contiguous()}
-    tensors |= {f"server.{k}": v.detach().cpu().contiguous() for k, v in checkpoint.state.items()}
+    kept = flatten({"state": vars(checkpoint.state)})
+    tensors |= {name: tensor.detach().cpu().contiguous() for name, tensor in kept.items()}
     facts = {
         "round": str(checkpoint.round),
         "ledger_seal": checkpoint.seal,
@@ -59,7 +64,10 @@ def read(path: Path, device: Any, configuration: str) -> Checkpoint:
         raise Corrupted(
             f"Expected an intact checkpoint of this run at {path}, found it damaged or another run's: restore it."
         )
-    state = {k.removeprefix("server."): v.to(device) for k, v in tensors.items() if k != "w"}
+    from cloister.joints.state import MethodState, unflatten
+
+    kept = unflatten({name: tensor.to(device) for name, tensor in tensors.items() if name != "w"})
+    state = MethodState(**kept.get("state", {}))
     w, engine = tensors["w"].to(device), json.loads(facts["engine"])
     return Checkpoint(int(facts["round"]), w, state, facts["ledger_seal"], engine, facts["data"], facts["metrics_seal"])
 

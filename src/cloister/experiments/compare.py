@@ -2,7 +2,8 @@
 
 epsilons = [8.0, 2.0]          the privacy budgets; every private method is run at each
 [shared]                       keys of every run
-[methods.NAME]                 one method a table, with the keys that are its own; `method` where NAME is a label
+[methods.NAME]                 one method a table, with the keys that are its own; `method` where NAME is a label, such
+                               as that of a method of another package: method = "package.module:function"
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from cloister.errors import CloisterError, expect, nearest
-from cloister.experiments.config import Experiment, build, known_keys, load, method_keys
+from cloister.experiments.config import Experiment, build, known_keys, load, method_info, method_keys
 from cloister.experiments.folder import RunFolder
-from cloister.methods import CARDS
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def planned(path: Path, overrides: list[str]) -> list[Planned]:
         known = known_keys(keys)
         used |= known
         keys = {key: value for key, value in keys.items() if key in known or key in own}
-        private = CARDS[keys["method"]].unit != "nobody"
+        private = method_info(keys).unit != "nobody"
         budgets: list[dict[str, Any]] = [{"epsilon": e} for e in epsilons] if private else [{}]
         if not private:
             keys.pop("delta", None)
@@ -94,9 +94,10 @@ def _expect_apart(runs: list[Planned]) -> None:
     """Every run has a folder of its own, inside the comparison's."""
     expect(bool(runs), "at least one run", "epsilons without a number", "write epsilons = [8.0, 2.0] on top")
     names = [run.folder for run in runs]
+    remedy = "rename [methods.NAME], and say in it which method it is (method = ...)"
     for run in runs:
         plain = re.fullmatch(r"[\w. -]+", run.label) and not run.label.startswith(".")
-        expect(bool(plain), "a name of letters, digits, spaces, dots and dashes", run.label, "rename [methods.NAME]")
+        expect(bool(plain), "a name of letters, digits, spaces, dots and dashes", run.label, remedy)
         expect(names.count(run.folder) == 1, "runs with folders of their own", run.folder, "give it another name")
 
 

@@ -1,7 +1,6 @@
 """A run as one flat set of keys: from a TOML file, from the command line, and back.
 
-No key is defined here. The keys are the arguments of the functions that build a run: the chosen method, data,
-model, cohort and server (the latter's with `server_` in front), and `cloister.run` itself.
+Which keys there are is in `keys.py`.
 """
 
 from __future__ import annotations
@@ -9,67 +8,20 @@ from __future__ import annotations
 import inspect
 import json
 import tomllib
-import types
-import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cloister import cohorts, data, methods, models, servers
-from cloister.data import partitions
-from cloister.errors import CloisterError, nearest, number_in, shown
-from cloister.experiments.meanings import MEANINGS
+from cloister import data, methods
+from cloister.errors import CloisterError, nearest, shown
+from cloister.experiments import outside
+from cloister.experiments.keys import PARTS, Key, all_keys, choice, converted, function_of, keys_of, run_keys, takes
 from cloister.experiments.run import run as run_function
+from cloister.methods.registry import MethodInfo, info_of
 
 Value = str | int | float | bool | list[float]
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a run that is chosen by name."""
-
-    catalogue: Mapping[str, Callable[..., Any]]
-    default: str
-    prefix: str = ""
-    supplied: tuple[str, ...] = ()
-    """Arguments that do not come from keys but from the other parts."""
-
-
-PARTS = {
-    "method": Part(methods.CATALOGUE, "dp_fedavg", supplied=("server",)),
-    "data": Part(data.CATALOGUE, "digits", supplied=("partition", "clients")),
-    "partition": Part(partitions.CATALOGUE, "iid"),
-    "model": Part(models.CATALOGUE, "logistic", supplied=("shape", "classes")),
-    "cohort": Part(cohorts.CATALOGUE, "poisson"),
-    "server": Part(servers.CATALOGUE, "sgd", prefix="server_"),
-}
-_NOT_KEYS = ("method", "task", "cohort", "model", "folder", "resume", "progress", "config")
-
-
-@dataclass(frozen=True)
-class Key:
-    """One key: whose it is, its type, and its default (`inspect.Parameter.empty` where it must be given)."""
-
-    name: str
-    owner: str
-    kind: Any
-    default: Any
-
-
-def all_keys() -> list[Key]:
-    """Every key of every choice, for help and for hints."""
-    keys = [Key(part, "choice", str, PARTS[part].default) for part in PARTS]
-    for part, spec in PARTS.items():
-        for option in spec.catalogue:
-            keys += _keys_of(part, option)
-    return keys + _run_keys()
-
-
-def method_keys(name: str) -> list[Key]:
-    """The keys of one method."""
-    return _keys_of("method", _choice("method", name))
 
 
 def load(path: Path | None, overrides: Iterable[str] = ()) -> dict[str, Value]:
@@ -119,50 +71,68 @@ class Experiment:
 
 def build(values: Mapping[str, Any]) -> Experiment:
     """Check the keys, fill in the defaults, and build the parts. Nothing is run or written."""
-    parts = _Parts.settle(values, _part_names(values), _run_keys())
-    takes_server = "server" in parts.chosen
-    made = parts.make("method", **({"server": parts.make("server")} if takes_server else {}))
-    task = parts.make("data", partition=parts.make("partition"))
+    parts = _Parts.settle(values, _part_names(values), run_keys())
+    made = parts.make("method", **parts.make_if_chosen("server"))
+    task = parts.make("data", **parts.make_if_chosen("partition"))
     start = partial(
         run_function,
         made,
         task,
         cohort=parts.make("cohort"),
         model=partial(parts.make, "model", shape=task.shape, classes=task.classes),
-        **{key.name: parts.settled[key.name] for key in _run_keys() if key.name in parts.settled},
+        **{key.name: parts.settled[key.name] for key in run_keys() if key.name in parts.settled},
     )
     return Experiment(parts.settled, start)
+
+
+def build_task(values: Mapping[str, Any]) -> tuple[data.Task, str]:
+    """The data of a run alone, dealt to clients, and the partition's name."""
+    parts = _Parts.settle(values, _part_names(values, ("data", "partition")), [])
+    return parts.make("data", **parts.make_if_chosen("partition")), parts.chosen.get("partition", "own")
+
+
+def method_keys(name: str) -> list[Key]:
+    """The keys of one method."""
+    return keys_of("method", choice("method", name))
+
+
+def method_info(values: Mapping[str, Any]) -> MethodInfo:
+    """What is known of the method that is chosen here; one that was not registered is made, to see what it says."""
+    name = _option("method", values)
+    if name in methods.REGISTRY:
+        return methods.REGISTRY[name]
+    parts = _Parts({"method": name}, _settled(keys_of("method", name), values))
+    return info_of(function_of("method", name), parts.make("method"))
 
 
 def known_keys(values: Mapping[str, Any]) -> set[str]:
     """The keys of the parts that are chosen here, and of every run."""
     chosen = _chosen(values, _part_names(values))
-    keys = [key for part, option in chosen.items() for key in _keys_of(part, option)] + _run_keys()
+    keys = [key for part, option in chosen.items() for key in keys_of(part, option)] + run_keys()
     return {*chosen, *(key.name for key in keys)}
 
 
-def _part_names(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The parts that a run with these keys has: some methods come with a server of their own."""
-    method = _choice("method", values.get("method", PARTS["method"].default))
-    takes_server = "server" in inspect.signature(PARTS["method"].catalogue[method]).parameters
-    return tuple(part for part in PARTS if part != "server" or takes_server)
+def _option(part: str, values: Mapping[str, Any]) -> str:
+    return choice(part, values.get(part, PARTS[part].default))
 
 
-def _usual(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    return data.USUAL.get(str(values.get("data", PARTS["data"].default)), {})
+_TAKEN_BY = {"server": "method", "partition": "data"}
+
+
+def _part_names(values: Mapping[str, Any], among: Iterable[str] = PARTS) -> tuple[str, ...]:
+    """The parts that a run with these keys has: some methods bring their server, and some data are dealt already."""
+    owners = {part: function_of(owner, _option(owner, values)) for part, owner in _TAKEN_BY.items() if part in among}
+    return tuple(part for part in among if part not in owners or takes(owners[part], part))
 
 
 def _chosen(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, str]:
-    """Which option each part is: the one asked for, the data set's usual one, or the default."""
-    method = methods.USUAL.get(str(values.get("method", PARTS["method"].default)), {})
-    usual = {**_usual(values), **method}
-    return {part: _choice(part, values.get(part, usual.get(part, PARTS[part].default))) for part in names}
+    """Which option each part is: the one asked for, the method's or the data set's own, or the default."""
+    defaults = {**_defaults(values), **(method_info(values).defaults if "method" in names else {})}
+    return {part: choice(part, values.get(part, defaults.get(part, PARTS[part].default))) for part in names}
 
 
-def build_task(values: Mapping[str, Any]) -> tuple[data.Task, str]:
-    """The data of a run alone, dealt to clients, and the partition's name."""
-    parts = _Parts.settle(values, ("data", "partition"), [])
-    return parts.make("data", partition=parts.make("partition")), parts.chosen["partition"]
+def _defaults(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    return data.DEFAULTS.get(str(values.get("data", PARTS["data"].default)), {})
 
 
 @dataclass(frozen=True)
@@ -174,38 +144,41 @@ class _Parts:
 
     @classmethod
     def settle(cls, values: Mapping[str, Any], names: tuple[str, ...], more: list[Key]) -> _Parts:
-        usual, chosen = _usual(values), _chosen(values, names)
-        keys = [key for part, option in chosen.items() for key in _keys_of(part, option)] + more
+        chosen = _chosen(values, names)
+        keys = [key for part, option in chosen.items() for key in keys_of(part, option)] + more
         _refuse_unknown(values, {key.name for key in keys}, chosen)
-        settled: dict[str, Any] = dict(chosen)
-        for key in keys:
-            if key.name in values:
-                settled[key.name] = _convert(key, values[key.name])
-            elif key.default is inspect.Parameter.empty:
-                raise CloisterError(
-                    f"Expected a value for {key.name} ({MEANINGS[key.name]}), found none: {key.owner} needs it, so "
-                    f"add {key.name} = ... to the config or {key.name}=... to the command."
-                )
-            elif key.default is not None:
-                settled[key.name] = usual.get(key.name, key.default)
-        return cls(chosen, settled)
+        return cls(chosen, {**chosen, **_settled(keys, values)})
 
     def make(self, part: str, **supplied: Any) -> Any:
-        """Build a part from its keys and from what other parts supply."""
+        """Build a part from its keys and from what other parts supply, as far as it takes that."""
         spec, option = PARTS[part], self.chosen[part]
-        names = [key.name for key in _keys_of(part, option) if key.name in self.settled]
+        function = function_of(part, option)
+        names = [key.name for key in keys_of(part, option) if key.name in self.settled]
         arguments = {name.removeprefix(spec.prefix): self.settled[name] for name in names}
-        return spec.catalogue[option](**arguments, **supplied)
+        made = function(**arguments, **{name: given for name, given in supplied.items() if takes(function, name)})
+        outside.expect_made(part, option, made, spec.made)
+        return made
+
+    def make_if_chosen(self, part: str) -> dict[str, Any]:
+        """The part by its name, where there is one."""
+        return {part: self.make(part)} if part in self.chosen else {}
 
 
-def _choice(part: str, option: Any) -> str:
-    known = PARTS[part].catalogue
-    close = nearest(str(option), known, otherwise="")
-    if not isinstance(option, str) or option not in known:
-        raise CloisterError(
-            f"Expected {part} to be one of {', '.join(known)}, found {shown(option)}: {close or 'choose one of them'}."
-        )
-    return str(option)
+def _settled(keys: Iterable[Key], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The value of every key that has one."""
+    defaults, settled = _defaults(values), {}
+    for key in keys:
+        if key.name in values:
+            settled[key.name] = converted(key, values[key.name])
+        elif key.default is inspect.Parameter.empty:
+            meaning = f" ({key.help})" if key.help else ""
+            raise CloisterError(
+                f"Expected a value for {key.name}{meaning}, found none: {key.owner} needs it, so "
+                f"add {key.name} = ... to the config or {key.name}=... to the command."
+            )
+        elif key.default is not None:
+            settled[key.name] = defaults.get(key.name, key.default)
+    return settled
 
 
 def _refuse_unknown(values: Mapping[str, Any], known: set[str], chosen: Mapping[str, str]) -> None:
@@ -220,48 +193,6 @@ def _refuse_unknown(values: Mapping[str, Any], known: set[str], chosen: Mapping[
                 f"it, or choose {elsewhere.owner.replace(' ', ' = ')}."
             )
         raise CloisterError(f"Expected a known key, found {name!r}: {nearest(name, known | set(PARTS))}.")
-
-
-def _keys_of(part: str, option: str) -> list[Key]:
-    spec = PARTS[part]
-    return _signature(spec.catalogue[option], f"{part} {option}", spec.prefix, spec.supplied)
-
-
-def _run_keys() -> list[Key]:
-    return _signature(run_function, "every run", "", _NOT_KEYS)
-
-
-def _signature(function: Callable[..., Any], owner: str, prefix: str, without: tuple[str, ...]) -> list[Key]:
-    hints = typing.get_type_hints(function)
-    return [
-        Key(prefix + name, owner, hints[name], parameter.default)
-        for name, parameter in inspect.signature(function).parameters.items()
-        if name not in without
-    ]
-
-
-def _convert(key: Key, value: Any) -> Any:
-    """The value in the key's type; whole numbers pass for floats, and "1/3400" for a number."""
-    several = typing.get_origin(key.kind) in (types.UnionType, typing.Union)
-    kinds = list(typing.get_args(key.kind)) if several else [key.kind]
-    if any(typing.get_origin(kind) is typing.Literal for kind in kinds):
-        allowed = [word for kind in kinds for word in typing.get_args(kind)]
-        if value in allowed:
-            return value
-        raise CloisterError(f"Expected {key.name} to be one of {', '.join(allowed)}, found {shown(value)}: choose one.")
-    if isinstance(value, list) and any(typing.get_origin(kind) is list for kind in kinds):
-        return [_convert(replace(key, kind=float), one) for one in value]
-    kinds = [kind for kind in kinds if typing.get_origin(kind) is not list]
-    if float in kinds and isinstance(value, str) and (said := number_in(value)) is not None:
-        value = said
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**1000:
-        value = float(value)
-    for kind in kinds:
-        if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
-            return value
-    names = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
-    wanted = " or ".join(names[kind] for kind in kinds if kind in names)
-    raise CloisterError(f"Expected {key.name} to be {wanted}, found {shown(value)}: {MEANINGS[key.name]}.")
 
 
 def _toml_value(value: Value) -> str:

@@ -1,26 +1,36 @@
-"""A run as plain values: all that has a bearing on its result or its price, and nothing of what is protected."""
+"""A run described as plain values, when it is ready to begin."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from cloister.batches import Population
 from cloister.data.task import Task
 from cloister.engine import Loop
 from cloister.experiments.folder import FORMAT
-from cloister.federation import Federation, account_of, bill_of, rehearsal
+from cloister.experiments.request import Request
 from cloister.joints import Batching, describe
+from cloister.population import Population
+from cloister.privacy.description import (
+    ClaimDescription,
+    CohortDescription,
+    MechanismDescription,
+    MethodDescription,
+    ModelDescription,
+    RunDescription,
+    TaskDescription,
+)
 from cloister.privacy.events import to_json
 from cloister.privacy.ledger import Budget
+from cloister.privacy.unit import ProtectedUnit, sample_account
 from cloister.problem import explained
 from cloister.round import cohort_total
+from cloister.round.bind import Federation, rehearsal
 from cloister.streams import Streams
 
 DRAWS = 5
@@ -28,71 +38,76 @@ DRAWS = 5
 round that was paid for with other bits."""
 
 
-def describe_run(
-    fed: Federation,
-    task: Task,
-    w: Tensor,
-    budgets: Mapping[str, Budget],
-    *,
-    rounds: int,
-    delta: float | None,
-    seed: int,
-    randomness: str,
-    dtype: str,
-) -> dict[str, Any]:
+def describe_run(request: Request, fed: Federation, w: Tensor, budgets: Mapping[str, Budget]) -> RunDescription:
     """The description of a run; its hash is the run's identity, and is published with its certificate."""
-    method, layout = fed.method, fed.problem.layout
-    return {
-        "method": {
-            "name": method.name,
-            "unit": method.unit,
-            "released": method.released,
-            "notes": list(method.notes),
-            "claim": None if method.claims is None else _claim(fed, method.claims),
-            **{j: describe(getattr(method, j)) for j in ("local", "transform", "mechanism", "server")},
-        },
-        "cohort": {**describe(fed.cohort), "executed": fed.cohort.executed},
-        "lots": _executed(method.local.batching),
-        "task": {
-            "name": task.name,
-            "clients": task.clients,
-            "view": {"name": task.view.name, **task.view.settings},
-            "copies": task.copies,
-            "public": 0 if task.public is None else len(task.public[1]),
-            "prepared_by": task.prepared_by,
-            "label_dependent": task.label_dependent,
-            "classes_inferred": task.classes_inferred,
-            "sample_notes": list(task.sample_notes),
-            **({"sizes": task.population.counts.tolist()} if method.unit == "sample" else {}),
-        },
-        "model": {
-            "parameters": layout.size,
-            "behaviour": _behaviour(fed, w),
-            "shapes": {n: list(s) for n, s in zip(layout.names, layout.shapes, strict=True)},
-        },
-        "rounds": rounds,
-        "delta": delta,
-        "budgets": {unit: asdict(budget) for unit, budget in budgets.items()},
-        "noise_multipliers": list(fed.multipliers),
-        "adaptive_noise": method.tempered is not None,
-        "bound_l2": _bound(fed),
-        "bound_taken_for": fed.bound.taken_for,
-        "denominator": fed.denominator,
-        "trust": method.trust or method.mechanism.trust,
-        "neighbours": method.neighbours,
-        "upload_bytes": _upload(fed, w),
-        "seed": seed,
-        "randomness": randomness,
-        "dtype": dtype,
-        "precision": fed.precision,
-        "device": w.device.type,
-        "software": {name: version(name) for name in ("torch", "numpy")},
-        "draws": DRAWS,
-        "format": FORMAT,
-    }
+    method, options = fed.method, request.options
+    return RunDescription(
+        method=_method(fed),
+        cohort=CohortDescription(fed.cohort.name, dict(fed.cohort.settings), fed.cohort.executed),
+        batch_sampling=_batch_sampling(method.local.batching),
+        task=_task(request.task, samples=method.unit == "sample"),
+        model=_model(fed, w),
+        rounds=request.rounds,
+        delta=request.delta,
+        budgets=dict(budgets),
+        noise_multipliers=tuple(fed.multipliers),
+        noise_schedule=method.noise_schedule is not None,
+        sensitivity=_sensitivity(fed),
+        assumed_sensitivity=fed.sensitivity.assumed_l2,
+        denominator=fed.denominator,
+        trust=method.trust or method.mechanism.trust,
+        adjacency=method.adjacency,
+        upload_bytes=_upload(fed, w),
+        seed=options.seed,
+        secure_rng=options.secure_rng,
+        dtype=options.dtype,
+        precision=fed.precision,
+        device=w.device.type,
+        software={name: version(name) for name in ("torch", "numpy")},
+        draws=DRAWS,
+        format=FORMAT,
+    )
 
 
-def _executed(batching: Batching) -> str | None:
+def _method(fed: Federation) -> MethodDescription:
+    method, mechanism = fed.method, fed.method.mechanism
+    return MethodDescription(
+        name=method.name,
+        unit=method.unit,
+        released=method.released,
+        notes=tuple(method.notes),
+        claim=None if method.claims is None else _claim(fed, method.claims),
+        local=describe(method.local),
+        transform=describe(method.transform),
+        mechanism=MechanismDescription(
+            mechanism.name, mechanism.place, mechanism.noise_multiplier, dict(mechanism.settings_beside)
+        ),
+        server=describe(method.server),
+    )
+
+
+def _task(task: Task, samples: bool) -> TaskDescription:
+    return TaskDescription(
+        name=task.name,
+        clients=task.clients,
+        preprocessing={"name": task.view.name, **task.view.settings},
+        copies=task.copies,
+        public_samples=0 if task.public is None else len(task.public[1]),
+        prepared_by=task.prepared_by,
+        label_dependent=task.label_dependent,
+        classes_inferred=task.classes_inferred,
+        sample_notes=tuple(task.sample_notes),
+        sizes=tuple(task.population.counts.tolist()) if samples else None,
+    )
+
+
+def _model(fed: Federation, w: Tensor) -> ModelDescription:
+    layout = fed.objective.layout
+    shapes = {name: tuple(shape) for name, shape in zip(layout.names, layout.shapes, strict=True)}
+    return ModelDescription(layout.size, _behavior(fed, w), shapes)
+
+
+def _batch_sampling(batching: Batching) -> str | None:
     """How lots are drawn, in words."""
     if batching.lots == "poisson":
         return (
@@ -104,38 +119,37 @@ def _executed(batching: Batching) -> str | None:
     return None
 
 
-def _bound(fed: Federation) -> float:
+def _sensitivity(fed: Federation) -> float:
     """Of a client's message; or, where samples are protected, of a sample's part in the sum of a step."""
     private = fed.method.local.private
     if private is None:
-        return fed.bound.l2
+        return fed.sensitivity.l2
     return math.inf if private.clip is None else private.clip
 
 
-def _claim(fed: Federation, arithmetic: str) -> dict[str, Any]:
+def _claim(fed: Federation, arithmetic: str) -> ClaimDescription:
     """What the paper would claim: the noise as a multiple of what it takes for the bound, over Poisson draws."""
-    noise = fed.method.mechanism.noise_multiplier or 0.0
-    about: dict[str, Any] = {"arithmetic": arithmetic, "noise_multiplier": noise}
-    if not fed.each:
+    if fed.method.unit is not ProtectedUnit.SAMPLE:
         rate = min(1.0, fed.denominator / fed.population.clients)
-        return {**about, "rate": rate, "accounts": [fed.method.unit]}
-    batching, sizes = fed.method.local.batching, fed.population.counts.tolist()
-    most, own = max(sizes), fed.noise_of(sizes.index(max(sizes)))  # of the largest client, noise and rate alike
-    alike = [account_of(client) for client, n in enumerate(sizes) if n == most and fed.noise_of(client) == own]
-    event = bill_of(fed.method, own, most, 1).event
-    rate = batching.expected(most) / most
-    return {**about, "noise_multiplier": own, "rate": rate, "event": to_json(event), "accounts": alike}
+        return ClaimDescription(arithmetic, fed.method.mechanism.noise_multiplier or 0.0, rate, (fed.method.unit,))
+    sizes = fed.population.counts.tolist()
+    most, largest = max(sizes), sizes.index(max(sizes))  # of the largest client, noise and rate alike
+    own = fed.noise_of(largest)
+    alike = [sample_account(client) for client, n in enumerate(sizes) if n == most and fed.noise_of(client) == own]
+    event = fed.charges([largest])[sample_account(largest)].event
+    rate = fed.method.local.batching.expected(most) / most
+    return ClaimDescription(arithmetic, own, rate, tuple(alike), to_json(event))
 
 
 def _upload(fed: Federation, w: Tensor) -> int:
     """Bytes that a client sends in a round."""
-    said = fed.method.transform.announce(fed.streams, 1, fed.here(w, {}), fed.method.init(w))
-    message, transform = fed.blank(w, said), fed.method.transform
+    told = fed.broadcast(1, w, fed.method.init(w).transform)
+    message, transform = fed.blank(w, told), fed.method.transform
     numbers = message.numel() if transform.entries is None else transform.entries(message.numel())
     return -(-numbers * (transform.bits or 8 * message.element_size()) // 8)
 
 
-def _behaviour(fed: Federation, w: Tensor) -> list[float]:
+def _behavior(fed: Federation, w: Tensor) -> tuple[float, ...]:
     """What model, loss, local rule and transform do to a made-up client, as a few rounded numbers.
 
     Code has no name that could be compared, so this is how a resumed run notices that it would compute
@@ -149,7 +163,8 @@ def _behaviour(fed: Federation, w: Tensor) -> list[float]:
     somewhere = 0.1 * torch.randn(w.shape, generator=random).to(w)
     local = fed.method.local
     few = replace(local.phases[0], batching=Batching(batch=4, steps=3, lots=local.batching.lots))
-    brief = replace(local, phases=(few, *(replace(p, batching=_small(p.batching)) for p in local.phases[1:])))
+    others = (replace(phase, batching=replace(phase.batching, batch=4)) for phase in local.phases[1:])
+    brief = replace(local, phases=(few, *others))
     # Without noise, which would drown what is to be told apart.
     silent = replace(fed.method.mechanism, place="nowhere", noise_multiplier=0.0)
     small = replace(fed.method, local=brief, mechanism=silent)
@@ -157,11 +172,7 @@ def _behaviour(fed: Federation, w: Tensor) -> list[float]:
     with explained("a model that can be trained client by client"):
         message, _ = cohort_total(small_fed, Loop(), 1, somewhere, torch.tensor([0]))
     pieces = [piece.double().norm().item() for piece in torch.tensor_split(message, 8)]
-    return [float(f"{piece:.3g}") for piece in pieces]
-
-
-def _small(batching: Batching) -> Batching:
-    return replace(batching, batch=4)
+    return tuple(float(f"{piece:.3g}") for piece in pieces)
 
 
 def made_of_noise(population: Population, samples: int, random: torch.Generator) -> Tensor:

@@ -10,20 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from cloister.data.task import Task
-from cloister.params import Layout
+from cloister.joints import Layout
 
 
 @dataclass(frozen=True)
 class Score:
     """How a model does on the test set (accuracies are None where labels are no classes).
 
-    `accuracy` is over all labels; `client_accuracy` is the mean over clients, each counting the same, of the
+    `accuracy` is over all labels; `mean_client_accuracy` is the mean over clients, each counting the same, of the
     accuracy on its own test samples (None where clients have none).
     """
 
     loss: float | None
     accuracy: float | None
-    client_accuracy: float | None = None
+    mean_client_accuracy: float | None = None
 
 
 def scorer(module: nn.Module, layout: Layout, task: Task, like: Tensor, batch: int = 2048) -> Callable[[Tensor], Score]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from cloister import __version__
 from cloister.engine import arithmetic
 from cloister.experiments import report
-from cloister.experiments.files import write_atomically
+from cloister.experiments.files import write_json
 from cloister.experiments.folder import RunFolder
 
 
@@ -39,7 +38,7 @@ def _write(path: Path, command: str, rows: Sequence[Mapping[str, Any]]) -> None:
     software = {"cloister": __version__, **{name: version(name) for name in ("torch", "numpy")}}
     machine = arithmetic(torch.device("cpu"))  # on another one, the same seed draws other noise
     found = {"command": command, "software": software, "machine": machine, "rows": rows}
-    write_atomically(path, (json.dumps(found, indent=2) + "\n").encode())
+    write_json(path, found)
 
 
 def demo_text(figures: Mapping[str, Any]) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from cloister.errors import CloisterError, Corrupted
+from cloister.privacy.description import plain
 
 _DRAFT = ".cloister-draft"
 """What a folder's name ends with while it is being laid out."""
@@ -25,6 +28,23 @@ def read_bytes(path: Path) -> bytes:
         raise CloisterError(
             f"Expected to read {path}, found {error.strerror}: ask its owner for permission, or check the disk."
         ) from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What a JSON file of a run holds."""
+    data = read_bytes(path)
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict):
+        return found
+    raise Corrupted(f"Expected a readable {path.name} in {path.parent}, found it damaged: restore it.")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """The value as a file that people can read."""
+    write_atomically(path, (json.dumps(plain(value), indent=2) + "\n").encode())
 
 
 def write_atomically(path: Path, data: bytes, private: bool = False) -> None:

@@ -15,7 +15,6 @@ run is told so. (A whole folder that was put back agrees with itself: against th
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,19 +23,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cloister.errors import CloisterError, Corrupted
 from cloister.experiments import checkpoint as checkpoints
 from cloister.experiments.checkpoint import Checkpoint
-from cloister.experiments.files import new_folder, read_bytes, write_atomically
-from cloister.experiments.identity import as_json, configuration_hash
+from cloister.experiments.files import new_folder, read_json, write_atomically, write_json
 from cloister.experiments.metrics import Metrics
 from cloister.experiments.verification import expect_ended, text_of
 from cloister.privacy.accounts import Account, accounts_of
 from cloister.privacy.certificate import Certificate, certify
-from cloister.privacy.ledger import Budget, Ledger
+from cloister.privacy.description import RunDescription
+from cloister.privacy.ledger import Ledger
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-FORMAT = 2
+FORMAT = 3
 """Of a run folder; goes up whenever its files are to be read in another way."""
 
 
@@ -59,8 +58,7 @@ class RunFolder:
     def create(
         cls,
         path: Path,
-        description: Mapping[str, Any],
-        budgets: Mapping[str, Budget],
+        description: RunDescription,
         start: Checkpoint,
         config: str | None,
     ) -> RunFolder:
@@ -68,9 +66,9 @@ class RunFolder:
         cls.expect_new(path)
         with new_folder(path) as place:
             draft = cls(place)
-            ledger = Ledger.create(place / "ledger.jsonl", configuration_hash(description), budgets)
+            ledger = Ledger.create(place / "ledger.jsonl", description.configuration_hash, description.budgets)
             ledger.close()
-            write_atomically(place / "description.json", as_json(description))
+            write_json(place / "description.json", description)
             if config is not None:
                 write_atomically(place / "config.toml", config.encode())
             write_atomically(place / "metrics.jsonl", b"")
@@ -91,35 +89,27 @@ class RunFolder:
         """An existing run, laid out as this version does."""
         if not (path / "description.json").is_file():
             raise CloisterError(f"Expected the folder of a run, found no description.json in {path}: check the name.")
-        folder = cls(path)
-        found = folder.description().get("format", 1)
+        found = read_json(path / "description.json").get("format", 1)
         if found != FORMAT:
             raise CloisterError(
                 f"Expected a run folder of format {FORMAT}, found format {found} in {path}: use the version of "
                 "Cloister that wrote it, or run it again."
             )
-        return folder
+        return cls(path)
 
     def ledger(self, *, writable: bool = False) -> Ledger:
         """The run's ledger, verified, and refused where it belongs to another run."""
         ledger = Ledger.open(self.path / "ledger.jsonl", writable=writable)
-        if ledger.subject != configuration_hash(self.description()):
+        if ledger.subject != self.description().configuration_hash:
             raise Corrupted(
                 f"Expected the ledger in {self.path} to belong to its description.json, found another run's: "
                 "restore both files."
             )
         return ledger
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> RunDescription:
         """What is executed."""
-        try:
-            found = json.loads(read_bytes(self.path / "description.json"))
-            if isinstance(found, dict):
-                return found
-        except (ValueError, RecursionError) as error:
-            if isinstance(error, CloisterError):
-                raise
-        raise Corrupted(f"Expected a readable description.json in {self.path}, found it damaged: restore it.")
+        return RunDescription.from_json(read_json(self.path / "description.json"))
 
     def verified(self, ledger: Ledger | None = None, device: Any = "cpu") -> Verified:
         """What the run consists of, once all its files were found to agree. A ledger that is open is taken as it is.
@@ -127,7 +117,7 @@ class RunFolder:
         A run that is under way writes its ledger first and what refers to it later. So the files are read the other
         way round: whatever one of them refers to is there by the time it is looked for.
         """
-        stored = self._stored_certificate()
+        stored = read_json(self.path / "certificate.json") if self.finished else None
         at, metrics = self.load(device), self.metrics_file()
         ledger = ledger or self.ledger()
         ledger.expect_continues(at.seal)
@@ -135,43 +125,27 @@ class RunFolder:
         metrics.expect_paid(ledger)
         if stored is None:
             return Verified(ledger, at, metrics, None)
-        certificate, names = self._certify(ledger), list(self.description()["model"]["shapes"])
-        expect_ended(self.path, stored, certificate, names, at, metrics, ledger)
-        return Verified(ledger, at, metrics, certificate)
-
-    def _stored_certificate(self) -> dict[str, Any] | None:
-        if not self.finished:
-            return None
-        try:
-            found = json.loads(read_bytes(self.path / "certificate.json"))
-        except (ValueError, RecursionError) as error:
-            if isinstance(error, CloisterError):
-                raise
-            found = None
-        if isinstance(found, dict):
-            return found
-        raise Corrupted(f"Expected a readable certificate.json in {self.path}, found it damaged: restore it.")
-
-    def _certify(self, ledger: Ledger) -> Certificate:
         description = self.description()
-        return certify(description, configuration_hash(description), ledger)
+        certificate = certify(description, ledger)
+        expect_ended(self.path, stored, certificate, list(description.model.shapes), at, metrics, ledger)
+        return Verified(ledger, at, metrics, certificate)
 
     def certificate(self) -> Certificate:
         """The certificate, computed afresh from the description and the ledger, when all files agree."""
         found = self.verified()
-        return found.certificate or self._certify(found.ledger)
+        return found.certificate or certify(self.description(), found.ledger)
 
     def accounts(self) -> dict[str, Account]:
         """What was charged to whom, when all files agree."""
         return accounts_of(self.verified().ledger)
 
-    def save(self, checkpoint: Checkpoint, description: Mapping[str, Any]) -> None:
+    def save(self, checkpoint: Checkpoint, description: RunDescription) -> None:
         """Replace the checkpoint."""
-        checkpoints.write(self.path / "checkpoint.safetensors", checkpoint, configuration_hash(description))
+        checkpoints.write(self.path / "checkpoint.safetensors", checkpoint, description.configuration_hash)
 
     def load(self, device: Any) -> Checkpoint:
         """The newest checkpoint, verified."""
-        return checkpoints.read(self.path / "checkpoint.safetensors", device, configuration_hash(self.description()))
+        return checkpoints.read(self.path / "checkpoint.safetensors", device, self.description().configuration_hash)
 
     def metrics_file(self) -> Metrics:
         """The lines so far, to be read or continued."""
@@ -190,7 +164,7 @@ class RunFolder:
         for name, content in files.items():
             write_atomically(self.path / name, content)
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        write_atomically(self.path / "certificate.json", as_json({**certificate.to_json(), "files": hashes}))
+        write_json(self.path / "certificate.json", {**certificate.to_json(), "files": hashes})
 
     @property
     def finished(self) -> bool:

@@ -6,28 +6,24 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cloister.batches import Population
-from cloister.data.task import Task
-from cloister.errors import (
-    CloisterError,
-    expect_type,
-)
+from cloister.errors import CloisterError, expect_type
 from cloister.experiments.description import describe_run, made_of_noise
 from cloister.experiments.evaluate import Score, scorer
-from cloister.experiments.identity import configuration_hash
-from cloister.experiments.noise import People, Target, expect_small_delta, settle, with_noise
-from cloister.experiments.request import DTYPES, expect_request
-from cloister.federation import Federation, bill_of, event_of, fitted
-from cloister.joints import Batch, Cohort, Method, Problem
+from cloister.experiments.noise import Clients, Noise, calibrate_noise, expect_small_delta, with_noise
+from cloister.experiments.request import DTYPES, Request
+from cloister.joints import Batch, Method, Objective, Samples
 from cloister.params import hash_of
+from cloister.population import Population
 from cloister.precision import expect_precision
+from cloister.privacy.description import RunDescription
+from cloister.privacy.events import Event
 from cloister.privacy.ledger import Budget, Charge, Ledger
-from cloister.problem import explained, problem_of
+from cloister.problem import explained, objective_of
+from cloister.round.bind import Federation, bind, bind_method, charge_of, event_of
 from cloister.streams import Streams
 
 
@@ -39,90 +35,111 @@ class Ready:
     module: nn.Module
     w: Tensor
     score: Callable[[Tensor], Score]
-    budgets: dict[str, Budget]
-    delta: float | None
-    description: dict[str, Any]
+    description: RunDescription
     fingerprint: str
     """Of the data; never part of what is published."""
 
+    def model_at(self, w: Tensor) -> nn.Module:
+        """The module with these parameters."""
+        return self.fed.objective.layout.load(self.module, w.to(self.w.device)).eval()
 
-def prepare(
-    method: Method,
-    task: Task,
-    *,
-    rounds: int,
-    cohort: Cohort,
-    epsilon: Target,
-    delta: float | None,
-    model: nn.Module | Callable[[], nn.Module] | None,
-    seed: int,
-    randomness: str,
-    device: str,
-    dtype: str,
-    precision: str = "exact",
-    allow_large_delta: bool = False,
-    known: Mapping[str, Any] | None = None,
-) -> Ready:
+
+@dataclass(frozen=True)
+class Placed:
+    """Model and data on the device, in the dtype that was asked for."""
+
+    module: nn.Module
+    w: Tensor
+    problem: Objective
+    population: Population
+    public: Samples | None
+    streams: Streams
+
+
+def prepare(request: Request, known: RunDescription | None = None) -> Ready:
     """Check, calibrate and describe. `known` is the description of a run that is being resumed."""
-    expect_request(method, task, rounds, epsilon, delta, model, seed, randomness, device, dtype)
-    expect_type("cohort", cohort, Cohort, "a Cohort such as cloister.poisson(0.5)")
-    place, kind = _device(device), DTYPES[dtype]
-    expect_precision(precision, place, kind)
-    streams = Streams(seed, secure=randomness == "secure")
+    placed = _place(request)
+    fed, noise = _federation(request, placed, known)
+    if not request.options.allow_large_delta:
+        expect_small_delta(request.delta, noise, fed.population.counts.tolist())
+    _expect_a_round(fed, noise.budgets)
+    description = describe_run(request, fed, placed.w, noise.budgets)
+    fingerprint = request.task.fingerprint()
+    fed = _with_own_noise(fed, placed.w, description, fingerprint)
+    score = scorer(placed.module, placed.problem.layout, request.task, placed.w)
+    return Ready(fed, placed.module, placed.w, score, description, fingerprint)
 
-    module = _module(model if model is not None else task.model, streams).to(place, kind).train()
-    population = task.population.to(place, kind)
-    few = slice(0, 2)
-    problem = problem_of(module, task.loss, population.inputs[few], population.labels[few], task.classes, task.view)
-    public = None if task.public is None else _placed(task.public, place, kind)
-    w = problem.layout.flatten(dict(module.named_parameters()))
-    norms = cache(partial(_norms_on_noise, problem, w, population))
-    complete = partial(fitted, cohort=cohort, layout=problem.layout, clients=task.clients, public=public, norms=norms)
-    price = partial(event_of, cohort=cohort, layout=problem.layout, clients=task.clients)
 
-    def bill(method: Method, multiplier: float, samples: int) -> Charge:
-        return bill_of(complete(with_noise(method, multiplier)), multiplier, samples, task.copies)
+def _place(request: Request) -> Placed:
+    """Model and data where they are computed with."""
+    task, options = request.task, request.options
+    device, dtype = _device(options.device), DTYPES[options.dtype]
+    expect_precision(options.precision, device, dtype)
+    streams = Streams(options.seed, secure=options.secure_rng)
+    model = request.model if request.model is not None else task.model
+    module = _module(model, streams).to(device, dtype).train()
+    people = task.population.to(device, dtype)
+    problem = objective_of(module, task.loss, people.inputs[:2], people.labels[:2], task.classes, task.view)
+    public = None if task.public is None else _moved(task.public, device, dtype)
+    return Placed(module, problem.layout.flatten(dict(module.named_parameters())), problem, people, public, streams)
 
-    counts = task.population.counts.tolist()
+
+def _federation(request: Request, placed: Placed, known: RunDescription | None) -> tuple[Federation, Noise]:
+    """The federation with calibrated noise: the one place where a method is completed and priced."""
+    task, cohort, layout, clients = request.task, request.cohort, placed.problem.layout, request.task.clients
+    norms = cache(partial(_norms_on_noise, placed.problem, placed.w, placed.population))
+    complete = partial(bind_method, cohort=cohort, layout=layout, clients=clients, public=placed.public, norms=norms)
+
+    def price(method: Method) -> Event:
+        return event_of(complete(method), cohort, layout, clients)
+
+    def charge(method: Method, multiplier: float, samples: int) -> Charge:
+        return charge_of(complete(with_noise(method, multiplier)), multiplier, samples, task.copies, layout)
+
     # Cohorts that are everybody on average are everybody always; that they are in all likelihood does not suffice.
-    all_come = cohort.expected(task.clients) == task.clients
-    noise = settle(
-        method,
-        lambda known: price(complete(known)),
-        cohort.releases(rounds, task.clients),
-        People(counts, cohort.turns(rounds, task.clients), bill, task.copies > 1, all_come),
-        epsilon,
-        delta,
+    always = cohort.expected(clients) == clients
+    participations = cohort.participations(request.rounds, clients)
+    noise = calibrate_noise(
+        request.method,
+        price,
+        cohort.releases(request.rounds, clients),
+        Clients(task.population.counts.tolist(), participations, charge, task.copies > 1, always),
+        request.epsilon,
+        request.delta,
         known,
     )
-    fed = Federation(
-        complete(noise.method), cohort, problem, population, streams, precision, public, noise.multipliers, task.copies
+    fed = bind(
+        complete(noise.method),
+        cohort,
+        placed.problem,
+        placed.population,
+        placed.streams,
+        placed.w,
+        request.options.precision,
+        placed.public,
+        noise.multipliers,
+        task.copies,
     )
-    if not allow_large_delta:
-        expect_small_delta(delta, noise, counts)
-    method, budgets = fed.method, noise.budgets
-    fed.expect_composed(w)
-    _expect_a_round(fed, budgets)
-    description = describe_run(
-        fed, task, w, budgets, rounds=rounds, delta=delta, seed=seed, randomness=randomness, dtype=dtype
-    )
-    # Two runs that differ in anything must not share their noise: the difference would lay bare the signal.
-    # A GPU may round differently the next time (kernels are chosen by timing), so nothing there counts as repeatable.
-    fingerprint = task.fingerprint()
-    run = hash_of({"w": w}, f"{configuration_hash(description)} {fingerprint}")
-    fed = replace(fed, streams=replace(streams, run=run, repeatable=place.type == "cpu"))
-    score = scorer(module, problem.layout, task, w)
-    return Ready(fed, module, w, score, budgets, delta, description, fingerprint)
+    return fed, noise
+
+
+def _with_own_noise(fed: Federation, w: Tensor, description: RunDescription, fingerprint: str) -> Federation:
+    """Two runs that differ in anything must not share their noise: the difference would lay bare the signal.
+
+    A GPU may round differently the next time (kernels are chosen by timing), so nothing there counts as repeatable.
+    """
+    run = hash_of({"w": w}, f"{description.configuration_hash} {fingerprint}")
+    return replace(fed, streams=replace(fed.streams, run=run, repeatable=w.device.type == "cpu"))
 
 
 def _expect_a_round(fed: Federation, budgets: Mapping[str, Budget]) -> None:
     """Refuse what has no price, and budgets that do not pay for one round of anybody."""
-    bills = fed.bills(list(range(fed.population.clients)))
-    if not bills:
+    charges = fed.charges(list(range(fed.population.clients)))
+    if not charges:
         raise CloisterError("Expected some client to have samples, found none: check the data.")
     ledger = Ledger.create(None, "trial", budgets)
-    refused = ledger.charge_each(bills, round=1, repeatable=True)
-    if len(refused) == len(bills):
+    refused = ledger.charge_each(charges, round=1, repeatable=True)
+    if len(refused) == len(charges):
         raise CloisterError(
             f"Expected a budget that pays for one round at least, found epsilon "
             f"{next(iter(budgets.values())).epsilon:g} with noise multiplier "
@@ -130,7 +147,7 @@ def _expect_a_round(fed: Federation, budgets: Mapping[str, Budget]) -> None:
         )
 
 
-def _norms_on_noise(problem: Problem, w: Tensor, population: Population) -> Tensor:
+def _norms_on_noise(problem: Objective, w: Tensor, population: Population) -> Tensor:
     """The norms of the gradients of samples made of noise: what a threshold may start from without asking anybody."""
     random = torch.Generator().manual_seed(0)
     inputs = made_of_noise(population, _NOISE_SAMPLES, random)
@@ -144,9 +161,9 @@ def _norms_on_noise(problem: Problem, w: Tensor, population: Population) -> Tens
 _NOISE_SAMPLES = 64
 
 
-def _placed(samples: tuple[Tensor, Tensor], place: torch.device, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+def _moved(samples: Samples, device: torch.device, dtype: torch.dtype) -> Samples:
     inputs, labels = samples
-    return inputs.to(place, kind if inputs.is_floating_point() else None), labels.to(place)
+    return inputs.to(device, dtype if inputs.is_floating_point() else None), labels.to(device)
 
 
 def _module(model: nn.Module | Callable[[], nn.Module], streams: Streams) -> nn.Module:

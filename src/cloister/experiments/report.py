@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from cloister.errors import CloisterError, expect
 from cloister.experiments.folder import RunFolder
 from cloister.experiments.plan import Plan
-from cloister.federation import account_of
 from cloister.privacy.accounts import Account, Spending
 from cloister.privacy.certificate import STRICT_DELTA
+from cloister.privacy.unit import sample_account
 from cloister.privacy.wording import round_up
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-    from cloister.experiments.config import Key
-    from cloister.methods import Card
+    from cloister.experiments.keys import Key
+    from cloister.methods import MethodInfo
 
 # Okabe & Ito's palette, told apart by colour-blind readers too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -83,26 +83,26 @@ def clients_table(folder: RunFolder) -> Table:
     Where a sample may lie with several clients, that includes what the others released about it.
     """
     description, accounts = folder.description(), folder.accounts()
-    if description["method"]["unit"] != "sample":
+    if description.method.unit != "sample":
         raise CloisterError(
-            f"Expected a run that protects single samples, found one of {description['method']['name']}, in which all "
+            f"Expected a run that protects single samples, found one of {description.method.name}, in which all "
             "clients have one account: its certificate says what any of them has lost."
         )
-    delta = description["delta"] or STRICT_DELTA
+    delta = description.delta or STRICT_DELTA
     table = _table("client", "samples", "noise", "rounds", "steps", f"spent at {delta:g}", "budget")
-    copies = description["task"].get("copies", 1)
-    spending = Spending(accounts, copies, description.get("adaptive_noise", True))
+    copies = description.task.copies
+    spending = Spending(accounts, copies, description.noise_schedule)
     spent: dict[tuple[object, ...], str] = {}
-    for client, samples in enumerate(description["task"]["sizes"]):
-        account = accounts.get(account_of(client), Account(account_of(client), None))
+    for client, samples in enumerate(description.task.sizes or ()):
+        account = accounts.get(sample_account(client), Account(sample_account(client), None))
         history = (account.budget, frozenset(account.events.items()))
         if history not in spent:
             spent[history] = round_up(spending.lost(account, delta))
-        noises = description["noise_multipliers"]
+        noises = description.noise_multipliers
         table.add_row(
             str(client),
             str(samples),
-            f"{noises[client]:.3f}" if noises else f"{description['method']['mechanism']['noise_multiplier']:.3f}",
+            f"{noises[client]:.3f}" if noises else f"{description.method.mechanism.noise_multiplier:.3f}",
             str(len(account.rounds)),
             str(account.releases),
             spent[history],
@@ -187,21 +187,19 @@ def plan_picture(plan: Plan, path: Path) -> None:
     figure.savefig(path)
 
 
-def methods_table(cards: Mapping[str, Card]) -> Table:
+def methods_table(known: Mapping[str, MethodInfo]) -> Table:
     """What is known of every method."""
     table = _table("method", "protects", "paper", "must be trusted", "what is proven")
     for column in table.columns:
         column.justify = "left"
     table.columns[0].no_wrap = True
-    for name, card in cards.items():
-        table.add_row(name, card.unit, card.paper, card.trust, card.proven)
+    for name, info in known.items():
+        table.add_row(name, info.unit, info.paper, info.trust, info.proven)
     return table
 
 
 def keys_table(keys: Sequence[Key]) -> Table:
     """Keys with their defaults and what they mean."""
-    from cloister.experiments.meanings import MEANINGS
-
     table = _table("key", "default", "meaning")
     table.columns[0].no_wrap = True
     table.columns[1].justify = table.columns[2].justify = "left"
@@ -209,7 +207,7 @@ def keys_table(keys: Sequence[Key]) -> Table:
         default = (
             "required" if key.default is inspect.Parameter.empty else "" if key.default is None else str(key.default)
         )
-        table.add_row(key.name, default, MEANINGS[key.name])
+        table.add_row(key.name, default, key.help)
     return table
 
 
@@ -242,7 +240,7 @@ def compared(label: str, target: float | None, folder: RunFolder, settings: Mapp
         certificate.prices[0].delta,
         certificate.noise_multiplier,
         certificate.rounds_charged,
-        folder.description()["upload_bytes"],
+        folder.description().upload_bytes,
         sum(line["seconds"] for line in lines),
         settings,
     )

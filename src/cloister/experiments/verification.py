@@ -11,9 +11,9 @@ from typing import Any
 from cloister.errors import Corrupted
 from cloister.experiments.checkpoint import Checkpoint, tensors_and_facts
 from cloister.experiments.files import read_bytes
-from cloister.experiments.identity import plain
 from cloister.experiments.metrics import Metrics
 from cloister.privacy.certificate import Certificate
+from cloister.privacy.description import plain
 from cloister.privacy.ledger import Ledger
 
 
@@ -82,7 +82,7 @@ def _differs(stored: Mapping[str, Any], computed: Mapping[str, Any]) -> str | No
     things in other words, and have closer bounds.
     """
     same_software = stored.get("versions") == computed["versions"]
-    exact = ("configuration_sha256", "ledger_seal", "rounds_charged", "releases_charged", "budget", "noise_multiplier")
+    exact = ("configuration_sha256", "ledger_hash", "rounds_charged", "releases_charged", "budget", "noise_multiplier")
     for name in (key for key in computed if key not in ("prices", "filter", "claimed")) if same_software else exact:
         if stored.get(name) != computed[name]:
             return name

@@ -1,65 +1,51 @@
-"""The joints of a federated round: what each part takes and gives. Frozen values made of pure functions.
+"""What a method is made of: what each part takes and gives. Frozen values made of pure functions.
 
-    local rule -> transform -> mechanism -> (sum over the cohort) -> transform, backwards -> server optimiser
+    local rule -> transform -> mechanism -> (sum over the cohort) -> transform, backwards -> server optimizer
 
-A method is a composition of these (`Method`); `round.py` is the only place where they meet. The parts live in
-`local/`, `transforms/`, `mechanisms/`, `servers.py` and `cohorts.py`, none of which imports another.
+A method is a composition of these (`Method`); `round/` is the only place where they meet. The parts live in `client/`,
+`transforms/`, `mechanisms/` and `server/`.
 """
 
-from cloister.joints.composition import RELEASED, Cohort, Method, ServerOptimiser, describe
-from cloister.joints.learning import (
-    Batch,
-    Batching,
-    Grad,
-    LocalRule,
-    Lots,
-    Phase,
-    PrivateSteps,
-    Problem,
-    SampleGradients,
-    Settings,
-    State,
-    Step,
-)
-from cloister.joints.release import (
-    Announce,
-    Bound,
-    Correlate,
-    Draw,
-    Here,
-    Mechanism,
-    Place,
-    Samples,
-    Setting,
-    Transform,
-)
+from cloister.joints.cohort import Cohort
+from cloister.joints.context import BindContext, Context, Samples
+from cloister.joints.local_rule import Batching, BatchSampling, LocalRule, Phase, PrivateSteps, Settings, Step
+from cloister.joints.mechanism import Correlate, Draw, Mechanism, Place
+from cloister.joints.method import RELEASED, Method, describe
+from cloister.joints.objective import Batch, Grad, Layout, Objective, SampleGradients
+from cloister.joints.sensitivity import Sensitivity
+from cloister.joints.server_optimizer import ServerOptimizer
+from cloister.joints.state import MethodState, State, Tensors
+from cloister.joints.transform import Broadcast, Transform
 
 __all__ = [
     "RELEASED",
-    "Announce",
     "Batch",
+    "BatchSampling",
     "Batching",
-    "Bound",
+    "BindContext",
+    "Broadcast",
     "Cohort",
+    "Context",
     "Correlate",
     "Draw",
     "Grad",
-    "Here",
+    "Layout",
     "LocalRule",
-    "Lots",
     "Mechanism",
     "Method",
+    "MethodState",
+    "Objective",
     "Phase",
     "Place",
     "PrivateSteps",
-    "Problem",
     "SampleGradients",
     "Samples",
-    "ServerOptimiser",
-    "Setting",
+    "Sensitivity",
+    "ServerOptimizer",
     "Settings",
     "State",
     "Step",
+    "Tensors",
     "Transform",
     "describe",
 ]

@@ -36,7 +36,10 @@ def flat_arguments(function: Callable[..., Result]) -> Callable[..., Result]:
     @functools.wraps(function)
     def wrapped(*args: Any, **keywords: Any) -> Result:
         given = {name: keywords.pop(name) for name in groups if name in keywords}
-        given |= signature.bind(*args, **keywords).arguments
+        try:
+            given |= signature.bind(*args, **keywords).arguments
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}() {error}") from None  # as Python says it
         for name in groups.keys() - given.keys():
             names = [field.name for field in dataclasses.fields(groups[name])]
             given[name] = groups[name](**{key: given.pop(key) for key in names if key in given})
@@ -61,6 +64,7 @@ def _fields(group: Any) -> list[inspect.Parameter]:
             annotation=hints[field.name],
         )
         for field in dataclasses.fields(group)
+        if field.init
     ]
 
 

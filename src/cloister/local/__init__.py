@@ -1,14 +1,15 @@
 """Local rules: what a client computes from its data, as pure functions that can be mapped over a cohort."""
 
-from cloister.local.optimisers import Optimiser, adam
 from cloister.local.private import Clipping, by_coordinate, by_norm, dp_sgd
+from cloister.local.sparsification import Importance, keep_important, keep_largest
 from cloister.local.thresholds import Threshold, as_written, fixed, quantile, repaired
-from cloister.local.training import Importance, keep_important, keep_largest, one_gradient, sgd
+from cloister.local.training import LocalSGD, Optimizer, adam, one_gradient, sgd, sgd_optimizer
 
 __all__ = [
     "Clipping",
     "Importance",
-    "Optimiser",
+    "LocalSGD",
+    "Optimizer",
     "Threshold",
     "adam",
     "as_written",
@@ -22,4 +23,5 @@ __all__ = [
     "quantile",
     "repaired",
     "sgd",
+    "sgd_optimizer",
 ]

@@ -19,15 +19,13 @@ import torch
 from torch import Tensor
 
 from cloister.errors import expect, expect_one_of, expect_type
-from cloister.joints import Batch, Batching, LocalRule, Lots, Phase, PrivateSteps, Problem, State
-from cloister.local.optimisers import Optimiser
+from cloister.joints import Batch, Batching, BatchSampling, Layout, LocalRule, Objective, Phase, PrivateSteps, Tensors
 from cloister.local.thresholds import Threshold
-from cloister.local.training import expect_batches
-from cloister.params import Layout
+from cloister.local.training import Optimizer, expect_batches
 from cloister.sparsity import expect_fraction, kept_of
 from cloister.streams import fold
 
-Sums = Callable[[Problem, Tensor, Batch, Tensor | float, Tensor | None], tuple[Tensor, Tensor]]
+Sums = Callable[[Objective, Tensor, Batch, Tensor | float, Tensor | None], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Clipping:
 
 def by_norm() -> Clipping:
     """The whole gradient (its active part) is scaled down to the threshold."""
-    return Clipping("norm", lambda problem, w, batch, clip, active: problem.clipped(w, batch, clip, active))
+    return Clipping("norm", lambda objective, w, batch, clip, active: objective.clipped(w, batch, clip, active))
 
 
 def by_coordinate(limit: Callable[[int], float]) -> Clipping:
@@ -57,9 +55,9 @@ def by_coordinate(limit: Callable[[int], float]) -> Clipping:
     threshold. Norms are not known."""
 
     def sums(
-        problem: Problem, w: Tensor, batch: Batch, clip: Tensor | float, active: Tensor | None
+        objective: Objective, w: Tensor, batch: Batch, clip: Tensor | float, active: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        return problem.clamped(w, batch, limit(w.shape[0]), active), torch.zeros_like(batch.mask, dtype=w.dtype)
+        return objective.clamped(w, batch, limit(w.shape[0]), active), torch.zeros_like(batch.mask, dtype=w.dtype)
 
     return Clipping("coordinate", sums, limit)
 
@@ -70,11 +68,11 @@ Memory = Literal["kept", "reset"]
 
 def dp_sgd(
     threshold: Threshold,
-    optimiser: Optimiser,
+    optimiser: Optimizer,
     batch: int,
     steps: int | None = None,
     epochs: int | None = None,
-    lots: Lots = "poisson",
+    lots: BatchSampling = "poisson",
     memory: Memory = "reset",
     clipping: Clipping | None = None,
     active: float | None = None,
@@ -94,7 +92,7 @@ def dp_sgd(
     """
     expect_batches(batch, steps, epochs)
     expect_type("threshold", threshold, Threshold, "a Threshold such as cloister.local.fixed(1.0)")
-    expect_type("optimiser", optimiser, Optimiser, "an Optimiser such as cloister.local.adam(0.01)")
+    expect_type("optimiser", optimiser, Optimizer, "an Optimizer such as cloister.local.adam(0.01)")
     expect_one_of("memory", memory, ("kept", "reset"))
     expect_one_of("lots", lots, ("poisson", "fixed"))
     if active is not None:
@@ -107,22 +105,22 @@ def dp_sgd(
         "use it",
     )
 
-    def init(w: Tensor) -> State:
+    def init(w: Tensor) -> Tensors:
         state = {"w": w, **optimiser.init(w)}
         return state if follow is None else {**state, "threshold": w.new_full((1,), threshold.start)}
 
-    def own(w: Tensor, key: Tensor) -> State:
+    def own(w: Tensor, key: Tensor) -> Tensors:
         """The active coordinates: as many as `kept_of` says, each set of them as likely as any other."""
         assert active is not None
         rank = fold(key, torch.arange(w.shape[0], device=w.device)).argsort()
         mask = torch.zeros_like(w).scatter(0, rank[: kept_of(w.shape[0], active)], torch.ones_like(w))
         return {"active": mask}
 
-    def step(problem: Problem, state: State, start: Tensor, batch: Batch, round: Tensor) -> State:
+    def step(objective: Objective, state: Tensors, start: Tensor, batch: Batch, round: Tensor) -> Tensors:
         size, mask = start.shape[0], state.get("active")
         clip: Tensor | float = threshold.start if follow is None else state["threshold"][0]
         clipping.expect(size if active is None else kept_of(size, active), size, threshold.start)
-        total, norms = clipping.sums(problem, state["w"], batch, clip, mask)
+        total, norms = clipping.sums(objective, state["w"], batch, clip, mask)
         noise = batch.noise[:size] if mask is None else batch.noise[:size] * mask
         gradient = (total + clip * noise) / batch.count
         if mask is not None:
@@ -132,7 +130,7 @@ def dp_sgd(
             new["threshold"] = follow(state["threshold"], norms, batch.mask, batch.noise[size:], batch.count)
         return new
 
-    def update(layout: Layout, state: State, start: Tensor) -> Tensor:
+    def update(layout: Layout, state: Tensors, start: Tensor) -> Tensor:
         return state["w"] - start
 
     stays = [] if memory == "reset" else list(optimiser.init(torch.zeros(1)))
@@ -153,7 +151,7 @@ def dp_sgd(
         init=init,
         update=update,
         own=own if active is not None else None,
-        keeps=(*stays, *([] if follow is None else ["threshold"])),
+        client_state=(*stays, *([] if follow is None else ["threshold"])),
         private=PrivateSteps(
             clip=threshold.start if follow is None else None,
             draws=lambda size: size + (follow is not None),

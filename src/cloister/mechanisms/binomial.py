@@ -7,10 +7,11 @@ from typing import Literal, get_args
 from torch import Tensor
 
 from cloister.errors import expect, expect_count, expect_one_of
-from cloister.joints import Bound, Mechanism
+from cloister.joints import Mechanism, Sensitivity
 from cloister.mechanisms.coins import heads
 from cloister.privacy.binomial import message_norm
 from cloister.privacy.events import BinomialSum, Event, FixedSizeGaussian, Unsupported
+from cloister.privacy.unit import ProtectedUnit
 from cloister.streams import Streams
 
 Trust = Literal["message", "sum"]
@@ -22,7 +23,6 @@ def binomial(
     levels: int,
     clip: float,
     range: float,
-    dimension: int,
     step_delta: float,
     trust: Trust,
     shares: int = 1,
@@ -36,7 +36,7 @@ def binomial(
     is post-processing. Where fewer come, the server adds what is missing, and knows it.
 
     A message is a vector of norm at most `clip`, and a sample can make it any other; with `per_sample` it is the mean
-    over a lot of vectors that are each clipped, and a sample changes only its own. It has `dimension` numbers at most.
+    over a lot of vectors that are each clipped, and a sample changes only its own.
 
     Guarantee: a message (or a released sum, that of nobody included) carries the noise of at least as many trials as
     were priced, whatever the data.
@@ -47,40 +47,35 @@ def binomial(
     alone = trust == "message"
     expect(shares == 1 or not alone, "one share where each message is private by itself", shares, "leave it out")
 
-    def priced(lot: int = 1, of: int = 1) -> BinomialSum:
+    def accounted(dimension: int, lot: int = 1, of: int = 1) -> BinomialSum:
         moved = clip / lot if per_sample else clip
         return BinomialSum(levels, trials * shares, moved, range, dimension, lot / of, step_delta)
 
     def draw(
-        multiplier: float, streams: Streams, like: Tensor, bound: Bound, round: int, client: int, of: int
+        multiplier: float, streams: Streams, like: Tensor, sensitivity: Sensitivity, round: int, client: int, of: int
     ) -> Tensor:
         return heads(like.numel(), trials, streams, like.device, "noise", round, client) - trials // 2
 
-    def price(event: Event) -> Event:
-        if isinstance(event, FixedSizeGaussian):
-            return priced(event.size, event.population)
+    def account(event: Event, sensitivity: Sensitivity) -> Event:
+        if isinstance(event, FixedSizeGaussian) and sensitivity.length is not None:
+            return accounted(sensitivity.length, event.size, event.population)
         return Unsupported("binomial noise is priced for lots of a fixed size, drawn without replacement")
+
+    def most_l2(sensitivity: Sensitivity) -> float:
+        return 0.0 if sensitivity.length is None else message_norm(clip, range, levels, sensitivity.length)
 
     return Mechanism(
         "binomial",
         "distributed",
-        priced().noise_multiplier,
+        accounted(dimension=1).noise_multiplier,  # which depends on no dimension
         draw,
         _TRUST[trust],
-        {
-            "trust": trust,
-            "trials": trials,
-            "shares": shares,
-            "step_delta": step_delta,
-            "dimension": dimension,
-            "per_sample": per_sample,
-        },
-        whole=True,
-        most_l2=message_norm(clip, range, levels, dimension),
+        ProtectedUnit.SAMPLE,
+        {"trust": trust, "trials": trials, "shares": shares, "step_delta": step_delta, "per_sample": per_sample},
+        integer=True,
+        most_l2=most_l2,
         missing=lambda cohort: 0 if alone else max(0, shares - cohort),
-        price=price,
-        dimension=dimension,
-        for_samples=True,
+        account=account,
     )
 
 

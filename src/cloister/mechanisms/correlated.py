@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from cloister.errors import expect_count
@@ -30,8 +29,8 @@ def tree(noise_multiplier: float | None, cycle: int) -> Mechanism:
         node = math.sqrt(levels) * drawn
         noise = node
         for below in range(level):  # smaller nodes, which the new one takes the place of
-            noise = noise - state[f"node {below}"]
-        return noise, {f"node {level}": node}
+            noise = noise - state.get(f"node {below}", 0.0)
+        return noise, {**state, f"node {level}": node}
 
     return Mechanism(
         "tree",
@@ -39,10 +38,9 @@ def tree(noise_multiplier: float | None, cycle: int) -> Mechanism:
         noise_multiplier,
         gaussian_share,
         TRUST["central"],
-        {"cycle": cycle, "levels": levels},
-        init=lambda w: {f"node {level}": torch.zeros_like(w) for level in range(levels)},
+        settings_beside={"cycle": cycle, "levels": levels},
         correlate=correlate,
-        separation=cycle,
+        min_separation=cycle,
     )
 
 
@@ -59,10 +57,10 @@ def banded(noise_multiplier: float | None, band: int) -> Mechanism:
 
     def correlate(drawn: Tensor, round: int, state: State) -> tuple[Tensor, State]:
         noise = drawn
-        for back in range(1, band):
+        for back in range(1, min(band, len(state) + 1)):
             noise = noise - c[back] * state[f"noise {back}"]
         noise = noise / c[0]
-        older = {f"noise {back + 1}": state[f"noise {back}"] for back in range(1, band - 1)}
+        older = {f"noise {back + 1}": state[f"noise {back}"] for back in range(1, min(band - 1, len(state) + 1))}
         return noise, {**older, **({"noise 1": noise} if band > 1 else {})}
 
     return Mechanism(
@@ -71,10 +69,9 @@ def banded(noise_multiplier: float | None, band: int) -> Mechanism:
         noise_multiplier,
         gaussian_share,
         TRUST["central"],
-        {"band": band},
-        init=lambda w: {f"noise {back}": torch.zeros_like(w) for back in range(1, band)},
+        settings_beside={"band": band},
         correlate=correlate,
-        separation=band,
+        min_separation=band,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from cloister.discrete_gaussian import discrete_gaussian as draws
-from cloister.joints import Bound, Mechanism
+from cloister.joints import Mechanism, Sensitivity
 from cloister.mechanisms.gaussian import TRUST
 from cloister.privacy.events import DiscreteGaussianSum, Event, Gaussian, PoissonGaussian, Unsupported
 from cloister.streams import Streams
@@ -19,10 +19,9 @@ def discrete_gaussian(
     scale: float,
     shares: int,
     l2: float,
-    dimension: int,
     place: Literal["central", "distributed"],
 ) -> Mechanism:
-    """Discrete Gaussian noise on integer messages of norm at most `l2` and of `dimension` numbers at most.
+    """Discrete Gaussian noise on integer messages of norm at most `l2`, accounted for as many numbers as they have.
 
     Distributed: each client adds a part of standard deviation `scale`, and what `shares` parts are worth is priced. So
     the server adds those that are missing where fewer clients came, and of more clients only so many add one: were
@@ -35,17 +34,19 @@ def discrete_gaussian(
     parts, deviation = (1, scale * math.sqrt(shares)) if alone else (shares, scale)
 
     def draw(
-        multiplier: float, streams: Streams, like: Tensor, bound: Bound, round: int, client: int, of: int
+        multiplier: float, streams: Streams, like: Tensor, sensitivity: Sensitivity, round: int, client: int, of: int
     ) -> Tensor:
         return draws(like.numel(), deviation, streams, like.device, "noise", round, client)
 
-    def price(event: Event) -> Event:
+    def account(event: Event, sensitivity: Sensitivity) -> Event:
+        if sensitivity.length is None:
+            return Unsupported("discrete noise is priced for messages whose length is known")
         if isinstance(event, (Gaussian, PoissonGaussian)):
             rate = event.rate if isinstance(event, PoissonGaussian) else 1.0
-            return DiscreteGaussianSum(deviation, parts, l2, dimension, rate)
+            return DiscreteGaussianSum(deviation, parts, l2, sensitivity.length, rate)
         return Unsupported("discrete noise is priced for Poisson cohorts, for everyone and for cyclic cohorts")
 
-    settings = {"scale": deviation, "shares": parts, "dimension": dimension}
+    settings = {"scale": deviation, "shares": parts}
     trust = TRUST[place].replace("when nobody came", "of those who are missing")
     return Mechanism(
         "discrete_gaussian",
@@ -53,11 +54,10 @@ def discrete_gaussian(
         noise_multiplier,
         draw,
         trust,
-        settings,
-        whole=True,
-        most_l2=l2,
+        settings_beside=settings,
+        integer=True,
+        most_l2=lambda sensitivity: l2,
         most=shares,
         missing=lambda cohort: max(0, shares - cohort),
-        price=price,
-        dimension=dimension,
+        account=account,
     )

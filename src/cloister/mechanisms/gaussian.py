@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from cloister.errors import CloisterError, expect_one_of
-from cloister.joints import Bound, Mechanism
+from cloister.joints import Mechanism, Sensitivity
+from cloister.privacy.unit import ProtectedUnit
 from cloister.streams import Streams
 
 
@@ -34,11 +35,11 @@ def in_steps(noise_multiplier: float | None = None) -> Mechanism:
     The local rule takes it and says what a step is worth. Every message is private by itself, so nothing is added
     on its way; `noise_multiplier` is that of the gradients.
     """
-    return Mechanism("gaussian", "local", noise_multiplier, _nothing_to_share, TRUST["local"])
+    return Mechanism("gaussian", "local", noise_multiplier, _nothing_to_share, TRUST["local"], ProtectedUnit.SAMPLE)
 
 
 def _nothing_to_share(
-    multiplier: float, streams: Streams, like: Tensor, bound: Bound, round: int, client: int, of: int
+    multiplier: float, streams: Streams, like: Tensor, sensitivity: Sensitivity, round: int, client: int, of: int
 ) -> Tensor:
     raise CloisterError("Expected noise in the clients' steps alone, found that a share was asked for: draw none.")
 
@@ -60,9 +61,9 @@ TRUST = {
 
 
 def gaussian_share(
-    multiplier: float, streams: Streams, like: Tensor, bound: Bound, round: int, client: int, of: int
+    multiplier: float, streams: Streams, like: Tensor, sensitivity: Sensitivity, round: int, client: int, of: int
 ) -> Tensor:
     if multiplier == 0:
         return torch.zeros_like(like)
-    scale = multiplier * bound.unit / math.sqrt(of)
+    scale = multiplier * sensitivity.unit / math.sqrt(of)
     return streams.protective_normal(like, "noise", round, client) * scale

@@ -18,19 +18,22 @@ way needs a Renyi filter, whose order is fixed when the run begins.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from cloister import local, servers, transforms
 from cloister.errors import CloisterError, expect_one_of, expect_positive, expect_share
-from cloister.joints import LocalRule, Lots, Method, ServerOptimiser, Setting, State
+from cloister.joints import BindContext, LocalRule, Method, State
 from cloister.local.thresholds import Threshold
+from cloister.local.training import BatchSize, LearningRate
 from cloister.mechanisms.gaussian import in_steps
-from cloister.methods.cards import EVERY_UPDATE, NOBODY, OWN_STEPS, Mode, as_published, card, claim
+from cloister.methods.arguments import BatchSampling, ClipLearningRate, NoiseMultiplier, Quantile, QueryNoise, Server
+from cloister.methods.published import Mode, as_published, claim
+from cloister.methods.registry import EVERY_UPDATE, NOBODY, OWN_STEPS, register
 
 Follows = Literal["repaired", "as_written", "quantile"]
 
 
-@card(
+@register(
     "Fu, Chen & Han, 2022",
     OWN_STEPS,
     NOBODY,
@@ -38,22 +41,24 @@ Follows = Literal["repaired", "as_written", "quantile"]
     unit="sample",
 )
 def adap_dp_fl(
-    clip: float | None = None,
-    threshold: Follows | None = None,
-    norm_bound: float = 10.0,
-    alpha_clip: float = 1.0,
-    floor: float = 0.01,
-    quantile: float = 0.5,
-    clip_lr: float = 0.2,
-    query_noise: float = 5.0,
-    decay: float = 0.9999,
-    lr: float = 0.002,
-    batch: int = 78,
-    steps: int = 1,
-    lots: Lots = "poisson",
-    noise_multiplier: float | None = None,
+    clip: Annotated[float | None, "threshold to start from (by default computed on samples made of noise)"] = None,
+    threshold: Annotated[Follows | None, "how the clipping threshold follows: repaired, as_written or quantile"] = None,
+    norm_bound: Annotated[float, "the most that a gradient's norm counts for in the threshold's query; public"] = 10.0,
+    alpha_clip: Annotated[float, "the threshold as a multiple of the mean norm"] = 1.0,
+    floor: Annotated[float, "the threshold is never below this"] = 0.01,
+    quantile: Quantile = 0.5,
+    clip_lr: ClipLearningRate = 0.2,
+    query_noise: QueryNoise = 5.0,
+    decay: Annotated[
+        float, "factor on the noise multiplier when the public loss has fallen three times; 1 keeps it"
+    ] = 0.9999,
+    lr: LearningRate = 0.002,
+    batch: BatchSize = 78,
+    steps: Annotated[int, "local steps in a round"] = 1,
+    lots: BatchSampling = "poisson",
+    noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "honest",
-    server: ServerOptimiser | None = None,
+    server: Server = None,
 ) -> Method:
     """Adaptive clipping on every client, adaptive noise for all. Needs public samples, unless decay = 1.
 
@@ -75,18 +80,18 @@ def adap_dp_fl(
             return local.as_written(start, alpha_clip, floor)
         return local.quantile(start, quantile, clip_lr, query_noise, floor, norm_bound)
 
-    def fit(method: Method, setting: Setting) -> Method:
-        if decay < 1 and setting.public is None:
+    def bind(method: Method, context: BindContext) -> Method:
+        if decay < 1 and context.public is None:
             raise CloisterError(
                 f"Expected public samples on which the loss is watched, found none: a loss on the clients' own samples "
                 f"would be a query that nobody pays for, so set some aside (public = 1000), or keep the noise "
                 f"(decay = 1, now {decay:g})."
             )
-        if clip is None and setting.norms is None:
+        if clip is None and context.norms is None:
             raise CloisterError("Expected a clip to start from, found none: give clip.")
-        if clip is not None or setting.norms is None:
+        if clip is not None or context.norms is None:
             return method
-        found = float(setting.norms().mean())
+        found = float(context.norms().mean())
         return replace(method, local=rule(min(max(found, floor), norm_bound)))
 
     def rule(start: float) -> LocalRule:
@@ -99,12 +104,11 @@ def adap_dp_fl(
         transform=transforms.identity(),
         mechanism=in_steps(noise_multiplier),
         server=inner if decay == 1 else servers.watching(inner, decay),
-        unit="sample",
         released=EVERY_UPDATE,
-        fit=fit,
+        bind=bind,
         claims=claim(mode, "adap_dp_fl"),
         notes=() if decay == 1 else ("the public samples: they are protected by nothing, and count as public",),
-        tempered=None if decay == 1 else _tempered,
+        noise_schedule=None if decay == 1 else _tempered,
     )
 
 

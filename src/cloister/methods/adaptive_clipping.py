@@ -11,30 +11,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated
 
 from cloister import local, mechanisms, servers, transforms
 from cloister.errors import expect, expect_positive
-from cloister.joints import Method, ServerOptimiser, Setting
-from cloister.methods.cards import card
+from cloister.joints import BindContext, Method
+from cloister.joints.arguments import flat_arguments
+from cloister.local import LocalSGD
+from cloister.methods.arguments import ClipLearningRate, NoiseMultiplier, NoisePlace, Quantile, Server
+from cloister.methods.registry import register
 
 
-@card("Andrew et al., NeurIPS 2021", "noisy sum and count of each round")
+@register("Andrew et al., NeurIPS 2021", "noisy sum and count of each round")
+@flat_arguments
 def adaptive_clipping(
-    clip: float = 0.1,
-    quantile: float = 0.5,
-    clip_lr: float = 0.2,
-    count_noise: float | None = None,
-    lr: float = 0.1,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    lr_decay: float = 1.0,
-    noise_multiplier: float | None = None,
-    noise: Literal["central", "distributed"] = "central",
-    server: ServerOptimiser | None = None,
+    clip: Annotated[float, "L2 norm to which a client's whole update is clipped at the start"] = 0.1,
+    quantile: Quantile = 0.5,
+    clip_lr: ClipLearningRate = 0.2,
+    count_noise: Annotated[
+        float | None, "noise on the count within the clip, in noise multipliers (by default a twentieth of the cohort)"
+    ] = None,
+    *,
+    training: LocalSGD,
+    noise_multiplier: NoiseMultiplier = None,
+    noise: NoisePlace = "central",
+    server: Server = None,
 ) -> Method:
     """DP-FedAvg with a clip that starts from `clip` and follows a quantile of norms. Guarantee: that of DP-FedAvg."""
 
@@ -42,19 +43,19 @@ def adaptive_clipping(
         expect_positive("count_noise", count_noise, "it is a multiple of the noise multiplier")
         expect(count_noise > 0.5, "count_noise > 0.5", count_noise, "less would leave no noise for the updates")
 
-    def fit(method: Method, setting: Setting) -> Method:
+    def bind(method: Method, context: BindContext) -> Method:
         z = method.mechanism.noise_multiplier or 0.0
-        on_count = max(setting.expected / 20, 2 * z) if count_noise is None else count_noise * z
+        on_count = max(context.expected / 20, 2 * z) if count_noise is None else count_noise * z
         # s_b = z sqrt(1 + weight^2/4) / weight, solved for the weight; without noise any weight serves
         weight = z / math.sqrt(on_count**2 - z**2 / 4) if z else 1.0
         return replace(method, transform=transforms.adaptive_clip(clip, quantile, clip_lr, weight))
 
     return Method(
         name="adaptive_clipping",
-        local=local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay),
+        local=local.sgd(training=training),
         transform=transforms.adaptive_clip(clip, quantile, clip_lr, 1.0),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or servers.sgd(),
         released="the noisy sum of the clipped updates and the noisy count of those within the clip, in every round",
-        fit=fit,
+        bind=bind,
     )

@@ -13,30 +13,35 @@ casts one vote a query, so Q queries cost Q Gaussian releases of sensitivity 1, 
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from cloister import local, mechanisms, servers, transforms
 from cloister.errors import CloisterError, expect_count
-from cloister.joints import Method, Setting
-from cloister.methods.cards import card
+from cloister.joints import BindContext, Method
+from cloister.joints.arguments import flat_arguments
+from cloister.local import LocalSGD
+from cloister.methods.arguments import NoiseMultiplier, NoisePlace
+from cloister.methods.registry import register
 
 
-@card("Zhu et al., 2020", "noisy votes on public samples")
+@dataclass(frozen=True)
+class _Training(LocalSGD):
+    lr_decay: float = field(default=1.0, init=False)  # over rounds, and one round is the method
+
+
+@register("Zhu et al., 2020", "noisy votes on public samples")
+@flat_arguments
 def ae_dpfl(
-    queries: int | None = None,
-    lr: float = 0.1,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    student_lr: float = 0.1,
-    student_epochs: int = 20,
-    student_batch: int = 32,
-    student_momentum: float = 0.5,
-    noise_multiplier: float | None = None,
-    noise: Literal["central", "distributed"] = "central",
+    queries: Annotated[int | None, "public samples that are voted on (by default all)"] = None,
+    *,
+    training: _Training,
+    student_lr: Annotated[float, "learning rate of the student"] = 0.1,
+    student_epochs: Annotated[int, "the student's passes over the public samples"] = 20,
+    student_batch: Annotated[int, "public samples in the student's mini-batch"] = 32,
+    student_momentum: Annotated[float, "momentum of the student"] = 0.5,
+    noise_multiplier: NoiseMultiplier = None,
+    noise: NoisePlace = "central",
 ) -> Method:
     """Local teachers, noisy votes on public samples (all, or the first `queries`), and a student.
 
@@ -46,23 +51,23 @@ def ae_dpfl(
     if queries is not None:
         expect_count("queries", queries, "the number of public samples that are voted on")
 
-    def fit(method: Method, setting: Setting) -> Method:
-        if setting.public is None or (queries or 1) > len(setting.public[1]):
-            found = "none" if setting.public is None else f"{len(setting.public[1])} samples"
+    def bind(method: Method, context: BindContext) -> Method:
+        if context.public is None or (queries or 1) > len(context.public[1]):
+            found = "none" if context.public is None else f"{len(context.public[1])} samples"
             raise CloisterError(
                 f"Expected public samples to vote on ({queries or 'some'}), found {found}: set some aside from the "
                 "training data, such as public = 500."
             )
-        return replace(method, transform=transforms.votes(queries or len(setting.public[1])))
+        return replace(method, transform=transforms.votes(queries or len(context.public[1])))
 
     return Method(
         name="ae_dpfl",
-        local=local.sgd(lr, batch, steps, epochs, momentum, weight_decay),
+        local=local.sgd(training=training),
         transform=transforms.votes(queries or 1),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=servers.student(student_lr, student_epochs, student_batch, student_momentum),
         released="the noisy votes of the clients on public samples, and so every model trained on them",
-        fit=fit,
+        bind=bind,
         trust="the server, which sees every vote and adds the noise" if noise == "central" else None,
         notes=("the public samples: they are protected by nothing, and count as public",),
     )

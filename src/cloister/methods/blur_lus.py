@@ -12,81 +12,76 @@ The paper averages over the cohort's actual size; here, as everywhere, the denom
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated
 
 from cloister import gradients, local, mechanisms, servers, transforms
 from cloister.errors import expect_share
-from cloister.joints import LocalRule, Method, ServerOptimiser
-from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, card, claim
-from cloister.sparsity import Ties
+from cloister.joints import LocalRule, Method
+from cloister.joints.arguments import flat_arguments
+from cloister.local import LocalSGD
+from cloister.methods.arguments import ClipNorm, NoiseMultiplier, NoisePlace, Server, Ties
+from cloister.methods.published import ONLY_THE_CLAIM, Mode, claim
+from cloister.methods.registry import NOISY_SUM, register
+
+BlurStrength = Annotated[float, "strength of BLUR's pull back to the clipping radius"]
+Sparsity = Annotated[float, "fraction of every layer that LUS drops"]
+Importance = Annotated[local.Importance, "LUS: the gradient over all of a client's data, or over its last batch"]
 
 
-@card("Cheng et al., CVPR 2022", NOISY_SUM, published=ONLY_THE_CLAIM)
+@register("Cheng et al., CVPR 2022", NOISY_SUM, published=ONLY_THE_CLAIM)
+@flat_arguments
 def blur(
-    clip: float,
-    blur: float = 0.4,
-    lr: float = 0.1,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    lr_decay: float = 1.0,
-    noise_multiplier: float | None = None,
-    noise: Literal["central", "distributed"] = "central",
+    clip: ClipNorm,
+    blur: BlurStrength = 0.4,
+    *,
+    training: LocalSGD,
+    noise_multiplier: NoiseMultiplier = None,
+    noise: NoisePlace = "central",
     mode: Mode = "honest",
-    server: ServerOptimiser | None = None,
+    server: Server = None,
 ) -> Method:
     """DP-FedAvg with Bounded Local Update Regularization of strength `blur`. Guarantee: that of DP-FedAvg."""
-    rule = local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay, gradients.blur(blur, clip))
+    rule = local.sgd(training=training, gradient=gradients.blur(blur, clip))
     return _private("blur", rule, clip, noise_multiplier, noise, mode, server)
 
 
-@card("Cheng et al., CVPR 2022", NOISY_SUM, published=ONLY_THE_CLAIM)
+@register("Cheng et al., CVPR 2022", NOISY_SUM, published=ONLY_THE_CLAIM)
+@flat_arguments
 def lus(
-    clip: float,
-    sparsity: float = 0.7,
-    importance: local.Importance = "all",
+    clip: ClipNorm,
+    sparsity: Sparsity = 0.7,
+    importance: Importance = "all",
     ties: Ties = "keep",
-    lr: float = 0.1,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    lr_decay: float = 1.0,
-    noise_multiplier: float | None = None,
-    noise: Literal["central", "distributed"] = "central",
+    *,
+    training: LocalSGD,
+    noise_multiplier: NoiseMultiplier = None,
+    noise: NoisePlace = "central",
     mode: Mode = "honest",
-    server: ServerOptimiser | None = None,
+    server: Server = None,
 ) -> Method:
     """DP-FedAvg with Local Update Sparsification: `sparsity` of every layer goes. Guarantee: that of DP-FedAvg."""
-    rule = local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay)
+    rule = local.sgd(training=training)
     rule = _sparse(rule, sparsity, importance, ties)
     return _private("lus", rule, clip, noise_multiplier, noise, mode, server)
 
 
-@card("Cheng et al., CVPR 2022", NOISY_SUM, published=ONLY_THE_CLAIM)
+@register("Cheng et al., CVPR 2022", NOISY_SUM, published=ONLY_THE_CLAIM)
+@flat_arguments
 def blur_lus(
-    clip: float,
-    blur: float = 0.4,
-    sparsity: float = 0.7,
-    importance: local.Importance = "all",
+    clip: ClipNorm,
+    blur: BlurStrength = 0.4,
+    sparsity: Sparsity = 0.7,
+    importance: Importance = "all",
     ties: Ties = "keep",
-    lr: float = 0.1,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    lr_decay: float = 1.0,
-    noise_multiplier: float | None = None,
-    noise: Literal["central", "distributed"] = "central",
+    *,
+    training: LocalSGD,
+    noise_multiplier: NoiseMultiplier = None,
+    noise: NoisePlace = "central",
     mode: Mode = "honest",
-    server: ServerOptimiser | None = None,
+    server: Server = None,
 ) -> Method:
     """Both together, the paper's method. Guarantee: that of DP-FedAvg."""
-    rule = local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay, gradients.blur(blur, clip))
+    rule = local.sgd(training=training, gradient=gradients.blur(blur, clip))
     rule = _sparse(rule, sparsity, importance, ties)
     return _private("blur_lus", rule, clip, noise_multiplier, noise, mode, server)
 
@@ -99,11 +94,11 @@ def _sparse(rule: LocalRule, sparsity: float, importance: local.Importance, ties
 def _private(
     name: str,
     rule: LocalRule,
-    clip: float,
-    noise_multiplier: float | None,
-    noise: Literal["central", "distributed"],
+    clip: ClipNorm,
+    noise_multiplier: NoiseMultiplier,
+    noise: NoisePlace,
     mode: Mode,
-    server: ServerOptimiser | None,
+    server: Server,
 ) -> Method:
     return Method(
         name=name,

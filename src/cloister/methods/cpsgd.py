@@ -15,17 +15,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Annotated
 
 from cloister import local, mechanisms, servers, transforms
 from cloister.errors import LEAST, expect, expect_count, expect_delta, expect_positive, expect_type
-from cloister.joints import Method, Setting
+from cloister.joints import BindContext, Method
+from cloister.local.training import BatchSize, LearningRate
 from cloister.mechanisms.binomial import Trust
-from cloister.methods.cards import Mode, as_published, card, claim
+from cloister.methods.arguments import NoiseMultiplier
+from cloister.methods.published import Mode, as_published, claim
+from cloister.methods.registry import register
 from cloister.privacy.binomial import trials_for
+from cloister.privacy.unit import ProtectedUnit
 from cloister.walsh import padded
 
 
-@card(
+@register(
     "Agarwal et al., NeurIPS 2018",
     "every message by itself, or the sum",
     "nobody, or secure sum",
@@ -33,15 +38,17 @@ from cloister.walsh import padded
     unit="sample",
 )
 def cpsgd(
-    clip: float = 1.0,
-    levels: int = 17,
-    rotate: bool = True,
-    value_range: float | None = None,
-    trust: Trust | None = None,
-    lr: float = 0.1,
-    batch: int = 10,
-    step_delta: float = 1e-8,
-    noise_multiplier: float | None = None,
+    clip: Annotated[float, "L2 norm to which a client's gradient is clipped"] = 1.0,
+    levels: Annotated[int, "to how many values a number is rounded; odd"] = 17,
+    rotate: Annotated[bool, "true: spread every gradient over its coordinates first"] = True,
+    value_range: Annotated[
+        float | None, "numbers beyond it are cut off (by default the clip, or what a rotated gradient seldom exceeds)"
+    ] = None,
+    trust: Annotated[Trust | None, "message (each is private by itself) or sum (secure aggregation)"] = None,
+    lr: LearningRate = 0.1,
+    batch: BatchSize = 10,
+    step_delta: Annotated[float, "chance that the proof sets aside in every step"] = 1e-8,
+    noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "honest",
 ) -> Method:
     """One quantised, noisy gradient of every client in a round; the server steps along their mean.
@@ -62,11 +69,11 @@ def cpsgd(
         expect_positive("value_range", value_range, "the largest number that is not cut off")
     trusting: Trust = trust or ("sum" if as_published(mode) else "message")
 
-    def fit(method: Method, setting: Setting) -> Method:
-        size = padded(setting.layout.size) if rotate else setting.layout.size
+    def bind(method: Method, context: BindContext) -> Method:
+        size = padded(context.layout.size) if rotate else context.layout.size
         usual = clip * min(1.0, math.sqrt(2 * math.log(100 * size) / size)) if rotate else clip
         cut_off = value_range or usual
-        shares = max(1, math.ceil(setting.expected)) if trusting == "sum" else 1
+        shares = max(1, math.ceil(context.expected)) if trusting == "sum" else 1
         noise = method.mechanism.noise_multiplier
         assert noise is not None
         trials = trials_for(noise, clip, cut_off, levels, shares)
@@ -74,18 +81,17 @@ def cpsgd(
         return replace(
             method,
             transform=transforms.chain(transforms.clip_l2(clip), coded),
-            mechanism=mechanisms.binomial(trials, levels, clip, cut_off, size, step_delta, trusting, shares),
+            mechanism=mechanisms.binomial(trials, levels, clip, cut_off, step_delta, trusting, shares),
         )
 
     return Method(
         name="cpsgd",
         local=local.one_gradient(batch),
         transform=transforms.clip_l2(clip),
-        mechanism=mechanisms.gaussian(noise_multiplier, "distributed"),
+        mechanism=replace(mechanisms.gaussian(noise_multiplier, "distributed"), unit=ProtectedUnit.SAMPLE),
         server=servers.sgd(lr),
-        unit="sample",
         released=_RELEASED[trusting],
-        fit=fit,
+        bind=bind,
         claims=claim(mode, "cpsgd"),
         notes=(_KNOWN_COINS,) if trusting == "sum" else (),
     )

@@ -13,32 +13,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated
 
 from cloister import local, mechanisms, servers, transforms
 from cloister.errors import expect, expect_count
-from cloister.joints import Method, ServerOptimiser, Setting, Transform
-from cloister.methods.cards import card
+from cloister.joints import BindContext, Method, Transform
+from cloister.joints.arguments import flat_arguments
+from cloister.local import LocalSGD
+from cloister.methods.arguments import ClipNorm, NoiseMultiplier, NoisePlace, Server
+from cloister.methods.registry import register
 from cloister.privacy.discrete import grid
 from cloister.walsh import padded
 
 
-@card("Kairouz, Liu & Steinke, ICML 2021", "noisy modular sum of each round")
+@register("Kairouz, Liu & Steinke, ICML 2021", "noisy modular sum of each round")
+@flat_arguments
 def ddgauss(
-    clip: float,
-    bits: int = 16,
-    deviations: float = 4.0,
-    beta: float = math.exp(-0.5),
-    lr: float = 0.1,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    lr_decay: float = 1.0,
-    noise_multiplier: float | None = None,
-    noise: Literal["central", "distributed"] = "distributed",
-    server: ServerOptimiser | None = None,
+    clip: ClipNorm,
+    bits: Annotated[int, "bits of a number on the wire"] = 16,
+    deviations: Annotated[float, "standard deviations of a sum's coordinate that the grid has room for"] = 4.0,
+    beta: Annotated[float, "probability with which rounding may exceed its bound, and is done again"] = math.exp(-0.5),
+    *,
+    training: LocalSGD,
+    noise_multiplier: NoiseMultiplier = None,
+    noise: NoisePlace = "distributed",
+    server: Server = None,
 ) -> Method:
     """DP-FedAvg with distributed discrete noise. `noise_multiplier` is that of the whole noise, before rounding.
 
@@ -48,8 +47,8 @@ def ddgauss(
     expect_count("bits", bits, "16 is usual", least=2)
     expect(bits <= 32, "bits <= 32", bits, "16 is usual")
 
-    def fit(method: Method, setting: Setting) -> Method:
-        size, shares = padded(setting.layout.size), math.ceil(setting.expected)
+    def bind(method: Method, context: BindContext) -> Method:
+        size, shares = padded(context.layout.size), math.ceil(context.expected)
         z = method.mechanism.noise_multiplier
         if not z:  # without noise the grid is that of a little of it
             found = grid(1e-3, clip, shares, size, bits, deviations, beta)
@@ -63,18 +62,18 @@ def ddgauss(
         return replace(
             method,
             transform=_transform(clip, found.scale, found.l2, bits),
-            mechanism=mechanisms.discrete_gaussian(z, found.sigma, shares, found.l2, size, noise),
+            mechanism=mechanisms.discrete_gaussian(z, found.sigma, shares, found.l2, noise),
             notes=(wraps,),
             released="the noisy modular sum of the clients' integers in every round, and models computed from it",
         )
 
     return Method(
         name="ddgauss",
-        local=local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay),
+        local=local.sgd(training=training),
         transform=transforms.clip_l2(clip),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or servers.sgd(),
-        fit=fit,
+        bind=bind,
     )
 
 

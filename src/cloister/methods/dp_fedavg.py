@@ -7,27 +7,25 @@ McMahan, Ramage, Talwar & Zhang, "Learning differentially private recurrent lang
 
 from __future__ import annotations
 
-from typing import Literal
-
 from cloister import local, mechanisms, servers
-from cloister.joints import Method, ServerOptimiser
-from cloister.methods.cards import EACH_TENSOR, NOISY_SUM, Mode, card, claim, clipping
+from cloister.joints import Method
+from cloister.joints.arguments import flat_arguments
+from cloister.local import LocalSGD
+from cloister.methods.arguments import ClipNorm, NoiseMultiplier, NoisePlace, Server
+from cloister.methods.published import EACH_TENSOR, Mode, claim, clipping
+from cloister.methods.registry import NOISY_SUM, register
 
 
-@card("McMahan et al., ICLR 2018", NOISY_SUM, published=EACH_TENSOR)
+@register("McMahan et al., ICLR 2018", NOISY_SUM, published=EACH_TENSOR)
+@flat_arguments
 def dp_fedavg(
-    clip: float,
-    lr: float = 0.1,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    lr_decay: float = 1.0,
-    noise_multiplier: float | None = None,
-    noise: Literal["central", "distributed"] = "central",
+    clip: ClipNorm,
+    *,
+    training: LocalSGD,
+    noise_multiplier: NoiseMultiplier = None,
+    noise: NoisePlace = "central",
     mode: Mode = "honest",
-    server: ServerOptimiser | None = None,
+    server: Server = None,
 ) -> Method:
     """FedAvg whose updates are clipped as a whole and whose sum is released with Gaussian noise.
 
@@ -36,7 +34,7 @@ def dp_fedavg(
     """
     return Method(
         name="dp_fedavg",
-        local=local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay),
+        local=local.sgd(training=training),
         transform=clipping(clip, mode),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or servers.sgd(),

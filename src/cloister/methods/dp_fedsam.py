@@ -15,36 +15,49 @@ top_k keeps a fraction of the coordinates, in one of three places:
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from cloister import gradients, local, mechanisms, servers, transforms
 from cloister.errors import expect_one_of
-from cloister.joints import LocalRule, Method, ServerOptimiser
-from cloister.methods.cards import EACH_TENSOR, NOISY_SUM, Mode, card, claim, clipping
-from cloister.sparsity import Ties
+from cloister.joints import LocalRule, Method
+from cloister.joints.arguments import flat_arguments
+from cloister.local.training import BatchSize, LearningRateDecay, LocalSGD, Momentum, WeightDecay
+from cloister.methods.arguments import ClipNorm, Keep, NoiseMultiplier, NoisePlace, Server, Ties
+from cloister.methods.published import EACH_TENSOR, Mode, claim, clipping
+from cloister.methods.registry import NOISY_SUM, register
+
+Rho = Annotated[float, "how far SAM looks for the worst place nearby"]
+Sam = Annotated[Literal["plain", "adaptive"], "plain or adaptive sharpness-aware steps"]
 
 
-@card("Shi et al., CVPR 2023", NOISY_SUM, published=EACH_TENSOR)
+@dataclass(frozen=True)
+class _Training(LocalSGD):
+    """As the authors ran it."""
+
+    batch: BatchSize = 32
+    momentum: Momentum = 0.5
+    weight_decay: WeightDecay = 5e-4
+    lr_decay: LearningRateDecay = 0.998
+
+
+@register("Shi et al., CVPR 2023", NOISY_SUM, published=EACH_TENSOR)
+@flat_arguments
 def dp_fedsam(
-    clip: float = 0.2,
-    rho: float = 0.5,
-    sam: Literal["plain", "adaptive"] = "adaptive",
-    lr: float = 0.1,
-    batch: int = 32,
-    steps: int | None = None,
-    epochs: int | None = None,
-    momentum: float = 0.5,
-    weight_decay: float = 5e-4,
-    lr_decay: float = 0.998,
-    noise_multiplier: float | None = None,
-    noise: Literal["central", "distributed"] = "central",
+    clip: ClipNorm = 0.2,
+    rho: Rho = 0.5,
+    sam: Sam = "adaptive",
+    *,
+    training: _Training,
+    noise_multiplier: NoiseMultiplier = None,
+    noise: NoisePlace = "central",
     mode: Mode = "honest",
-    server: ServerOptimiser | None = None,
+    server: Server = None,
 ) -> Method:
     """DP-FedAvg with sharpness-aware local steps. Guarantee: that of DP-FedAvg."""
     return Method(
         name="dp_fedsam",
-        local=_rule(rho, sam, lr, batch, steps, epochs, momentum, weight_decay, lr_decay),
+        local=_rule(rho, sam, training),
         transform=clipping(clip, mode),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or servers.sgd(),
@@ -52,29 +65,28 @@ def dp_fedsam(
     )
 
 
-@card("Shi et al., CVPR 2023", f"{NOISY_SUM} (variant C: messages)", published=EACH_TENSOR)
+@register("Shi et al., CVPR 2023", f"{NOISY_SUM} (variant C: messages)", published=EACH_TENSOR)
+@flat_arguments
 def dp_fedsam_top_k(
-    clip: float = 0.2,
-    rho: float = 0.5,
-    sam: Literal["plain", "adaptive"] = "adaptive",
-    keep: float = 0.4,
-    variant: Literal["A", "B", "C"] = "A",
+    clip: ClipNorm = 0.2,
+    rho: Rho = 0.5,
+    sam: Sam = "adaptive",
+    keep: Keep = 0.4,
+    variant: Annotated[
+        Literal["A", "B", "C"],
+        "where top-k happens: A before the clip, B on the noisy sum, C after each client's noise (no proof)",
+    ] = "A",
     ties: Ties = "keep",
-    lr: float = 0.1,
-    batch: int = 32,
-    steps: int | None = None,
-    epochs: int | None = None,
-    momentum: float = 0.5,
-    weight_decay: float = 5e-4,
-    lr_decay: float = 0.998,
-    noise_multiplier: float | None = None,
-    noise: Literal["central", "distributed"] = "central",
+    *,
+    training: _Training,
+    noise_multiplier: NoiseMultiplier = None,
+    noise: NoisePlace = "central",
     mode: Mode = "honest",
-    server: ServerOptimiser | None = None,
+    server: Server = None,
 ) -> Method:
     """DP-FedSAM that keeps the largest coordinates of every layer. Guarantee: that of DP-FedAvg (variants A and B)."""
     expect_one_of("variant", variant, ("A", "B", "C"), "A is the default")
-    rule = _rule(rho, sam, lr, batch, steps, epochs, momentum, weight_decay, lr_decay)
+    rule = _rule(rho, sam, training)
     clipped = clipping(clip, mode)
     place = {
         "A": (local.keep_largest(rule, keep, ties), clipped),
@@ -93,7 +105,7 @@ def dp_fedsam_top_k(
         released="every client's noisy, sparsified update, by itself" if as_printed else Method.released,
         notes=(_NO_PROOF,) if as_printed else (),
         trust="every client to add its own noise; the server may see every message" if as_printed else None,
-        neighbours="replace one client's data by any others; every message by itself" if as_printed else None,
+        adjacency="replace one client's data by any others; every message by itself" if as_printed else None,
     )
 
 
@@ -104,17 +116,6 @@ _NO_PROOF = (
 )
 
 
-def _rule(
-    rho: float,
-    sam: str,
-    lr: float,
-    batch: int,
-    steps: int | None,
-    epochs: int | None,
-    momentum: float,
-    weight_decay: float,
-    lr_decay: float,
-) -> LocalRule:
+def _rule(rho: float, sam: str, training: LocalSGD) -> LocalRule:
     expect_one_of("sam", sam, ("plain", "adaptive"), "the authors ran the adaptive form")
-    gradient = gradients.sam(rho, sam == "adaptive")
-    return local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay, gradient)
+    return local.sgd(training=training, gradient=gradients.sam(rho, sam == "adaptive"))

@@ -11,32 +11,27 @@ grows more slowly than with independent noise, at the same price.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from cloister import local, mechanisms, servers, transforms
 from cloister.errors import expect, expect_count, expect_one_of
-from cloister.joints import Method, ServerOptimiser, Setting
-from cloister.methods.cards import card
+from cloister.joints import BindContext, Method
+from cloister.joints.arguments import flat_arguments
+from cloister.local import LocalSGD
+from cloister.methods.arguments import ClipNorm, NoiseMultiplier, Server
+from cloister.methods.registry import register
 
 
-@card(
-    "Kairouz et al., ICML 2021",
-    "all noisy sums, without sampling",
-    "server",
-)
+@register("Kairouz et al., ICML 2021", "all noisy sums, without sampling", "server", cohort="cyclic")
+@flat_arguments
 def dp_ftrl(
-    clip: float,
-    factorisation: Literal["banded", "tree"] = "banded",
-    band: int | None = None,
-    lr: float = 0.1,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    lr_decay: float = 1.0,
-    noise_multiplier: float | None = None,
-    server: ServerOptimiser | None = None,
+    clip: ClipNorm,
+    factorisation: Annotated[Literal["banded", "tree"], "how noise is correlated: banded or tree"] = "banded",
+    band: Annotated[int | None, "over how many rounds noise cancels (by default 16, or a cycle)"] = None,
+    *,
+    training: LocalSGD,
+    noise_multiplier: NoiseMultiplier = None,
+    server: Server = None,
 ) -> Method:
     """DP-FedAvg with correlated noise, over cyclic cohorts. A `band` (16) longer than a cycle is cut to it.
 
@@ -48,8 +43,8 @@ def dp_ftrl(
         expect(factorisation == "banded", "a band for factorisation = banded", factorisation, "leave band out")
         expect_count("band", band, "over how many rounds noise cancels")
 
-    def fit(method: Method, setting: Setting) -> Method:
-        z, cycle = method.mechanism.noise_multiplier, setting.separation
+    def bind(method: Method, context: BindContext) -> Method:
+        z, cycle = method.mechanism.noise_multiplier, context.min_separation
         expect(
             cycle > 1,
             "clients that take turns, because that is what correlated noise is priced for",
@@ -61,9 +56,9 @@ def dp_ftrl(
 
     return Method(
         name="dp_ftrl",
-        local=local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay),
+        local=local.sgd(training=training),
         transform=transforms.clip_l2(clip),
         mechanism=mechanisms.gaussian(noise_multiplier),
         server=server or servers.sgd(),
-        fit=fit,
+        bind=bind,
     )

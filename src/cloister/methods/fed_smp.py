@@ -10,34 +10,34 @@ suffices.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated
 
 from cloister import local, mechanisms, servers, transforms
 from cloister.errors import CloisterError
-from cloister.joints import Method, ServerOptimiser, Setting
-from cloister.methods.cards import NOISY_SUM, ONLY_THE_CLAIM, Mode, card, claim
+from cloister.joints import BindContext, Method
+from cloister.joints.arguments import flat_arguments
+from cloister.local import LocalSGD
+from cloister.methods.arguments import ClipNorm, Keep, NoiseMultiplier, NoisePlace, Server
+from cloister.methods.published import ONLY_THE_CLAIM, Mode, claim
+from cloister.methods.registry import NOISY_SUM, register
 
 
-@card("Hu, Gong & Guo, IEEE TMC 2023", NOISY_SUM, published=ONLY_THE_CLAIM)
+@register("Hu, Gong & Guo, IEEE TMC 2023", NOISY_SUM, published=ONLY_THE_CLAIM)
+@flat_arguments
 def fed_smp_rand_k(
-    clip: float,
-    keep: float = 0.4,
-    lr: float = 0.1,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    lr_decay: float = 1.0,
-    noise_multiplier: float | None = None,
-    noise: Literal["central", "distributed"] = "central",
+    clip: ClipNorm,
+    keep: Keep = 0.4,
+    *,
+    training: LocalSGD,
+    noise_multiplier: NoiseMultiplier = None,
+    noise: NoisePlace = "central",
     mode: Mode = "honest",
-    server: ServerOptimiser | None = None,
+    server: Server = None,
 ) -> Method:
     """Random masks, one a round. Guarantee: that of DP-FedAvg."""
     return Method(
         name="fed_smp_rand_k",
-        local=local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay),
+        local=local.sgd(training=training),
         transform=transforms.chain(transforms.random_mask(keep), transforms.clip_l2(clip)),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or servers.sgd(),
@@ -45,41 +45,37 @@ def fed_smp_rand_k(
     )
 
 
-@card("Hu, Gong & Guo, IEEE TMC 2023", NOISY_SUM, published=ONLY_THE_CLAIM)
+@register("Hu, Gong & Guo, IEEE TMC 2023", NOISY_SUM, published=ONLY_THE_CLAIM)
+@flat_arguments
 def fed_smp_top_k(
-    clip: float,
-    keep: float = 0.4,
-    public_lr: float = 0.1,
-    public_steps: int = 3,
-    public_batch: int = 64,
-    lr: float = 0.1,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    lr_decay: float = 1.0,
-    noise_multiplier: float | None = None,
-    noise: Literal["central", "distributed"] = "central",
+    clip: ClipNorm,
+    keep: Keep = 0.4,
+    public_lr: Annotated[float, "the server's learning rate on public data"] = 0.1,
+    public_steps: Annotated[int, "the server's steps on public data"] = 3,
+    public_batch: Annotated[int, "public samples in a mini-batch"] = 64,
+    *,
+    training: LocalSGD,
+    noise_multiplier: NoiseMultiplier = None,
+    noise: NoisePlace = "central",
     mode: Mode = "honest",
-    server: ServerOptimiser | None = None,
+    server: Server = None,
 ) -> Method:
     """Masks from public data, one a round. Guarantee: that of DP-FedAvg. Refused without public data."""
     mask = transforms.public_mask(keep, public_lr, public_steps, public_batch)
     return Method(
         name="fed_smp_top_k",
-        local=local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay),
+        local=local.sgd(training=training),
         transform=transforms.chain(mask, transforms.clip_l2(clip)),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or servers.sgd(),
-        fit=_with_public_data,
+        bind=_with_public_data,
         claims=claim(mode),
         notes=("the public data: they are protected by nothing, and count as public",),
     )
 
 
-def _with_public_data(method: Method, setting: Setting) -> Method:
-    if setting.public is None:
+def _with_public_data(method: Method, context: BindContext) -> Method:
+    if context.public is None:
         raise CloisterError(
             "Expected public data for the mask of fed_smp_top_k, found none: a mask from private updates would have to "
             "be paid for, so set some aside (public = 1000), or use dp_fedsam_top_k with variant A, whose noise covers "

@@ -16,37 +16,53 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from cloister import local, servers, transforms
 from cloister.errors import expect, expect_one_of, expect_positive
-from cloister.joints import LocalRule, Lots, Method, ServerOptimiser, Setting
-from cloister.local.optimisers import sgd
+from cloister.joints import BatchSampling, BindContext, LocalRule, Method
+from cloister.local.training import BatchSize, Epochs, LearningRate, LearningRateDecay, Steps, sgd_optimizer
 from cloister.mechanisms.gaussian import in_steps
-from cloister.methods.cards import EVERY_UPDATE, NOBODY, OWN_STEPS, Mode, as_published, card, claim
+from cloister.methods.arguments import (
+    BatchSamplingOfMode,
+    ClipLearningRate,
+    Keep,
+    NoiseMultiplier,
+    Quantile,
+    QueryNoise,
+    SampleClipNorm,
+    Server,
+)
+from cloister.methods.published import Mode, as_published, claim
+from cloister.methods.registry import EVERY_UPDATE, NOBODY, OWN_STEPS, register
 from cloister.sparsity import expect_fraction, kept_of
 
 _PUBLISHED = "lots of fixed size, priced strictly, with the paper's Theorem 1 beside (and whether its conditions hold)"
 
 
-@card("Hu, Gong & Guo, IJCAI 2021", OWN_STEPS, NOBODY, published=_PUBLISHED, unit="sample")
+@register("Hu, Gong & Guo, IJCAI 2021", OWN_STEPS, NOBODY, published=_PUBLISHED, unit="sample", server="adam")
 def fed_spa(
-    clip: float = 1.0,
-    keep: float = 0.4,
-    lr: float = 0.1,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    clipping: Literal["norm", "coordinate"] = "norm",
-    bound: Literal["public", "quantile"] = "public",
-    quantile: float = 0.5,
-    clip_lr: float = 0.2,
-    query_noise: float = 5.0,
-    lr_decay: float = 1.0,
-    lots: Lots | None = None,
-    noise_multiplier: float | None = None,
+    clip: Annotated[float, "G, the bound on a sample's whole gradient"] = 1.0,
+    keep: Keep = 0.4,
+    lr: LearningRate = 0.1,
+    batch: BatchSize = 10,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    clipping: Annotated[
+        Literal["norm", "coordinate"], "a sample's gradient is clipped by its norm, or coordinate by coordinate"
+    ] = "norm",
+    bound: Annotated[
+        Literal["public", "quantile"],
+        "where G comes from: public (clip), or a quantile of norms, by priced queries",
+    ] = "public",
+    quantile: Quantile = 0.5,
+    clip_lr: ClipLearningRate = 0.2,
+    query_noise: QueryNoise = 5.0,
+    lr_decay: LearningRateDecay = 1.0,
+    lots: BatchSamplingOfMode = None,
+    noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "honest",
-    server: ServerOptimiser | None = None,
+    server: Server = None,
 ) -> Method:
     """A random part of the coordinates for each agent and round. `clip` is G, the bound on a whole gradient.
 
@@ -68,10 +84,12 @@ def fed_spa(
             else local.quantile(within, quantile, clip_lr, query_noise, within * 1e-3, within * 1e3)
         )
         how = local.by_norm() if clipping == "norm" else local.by_coordinate(lambda d: clip / math.sqrt(d))
-        return local.dp_sgd(threshold, sgd(lr, lr_decay=lr_decay), batch, steps, epochs, lots, "reset", how, keep)
+        return local.dp_sgd(
+            threshold, sgd_optimizer(lr, lr_decay=lr_decay), batch, steps, epochs, lots, "reset", how, keep
+        )
 
-    def fit(method: Method, setting: Setting) -> Method:
-        return replace(method, local=rule(setting.layout.size))
+    def bind(method: Method, context: BindContext) -> Method:
+        return replace(method, local=rule(context.layout.size))
 
     return Method(
         name="fed_spa",
@@ -79,9 +97,8 @@ def fed_spa(
         transform=transforms.active_part(keep),
         mechanism=in_steps(noise_multiplier),
         server=server or servers.adam(),
-        unit="sample",
         released=EVERY_UPDATE,
-        fit=fit,
+        bind=bind,
         claims=claim(mode, "fed_spa"),
     )
 
@@ -90,35 +107,36 @@ _ANY = 1000
 """Before the model is known: what is priced does not depend on its size."""
 
 
-@card("Hu, Gong & Guo, IJCAI 2021", OWN_STEPS, NOBODY, published=_PUBLISHED, unit="sample")
+@register("Hu, Gong & Guo, IJCAI 2021", OWN_STEPS, NOBODY, published=_PUBLISHED, unit="sample")
 def dp_fed(
-    clip: float = 1.0,
-    lr: float = 0.1,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    lr_decay: float = 1.0,
-    lots: Lots | None = None,
-    noise_multiplier: float | None = None,
+    clip: SampleClipNorm = 1.0,
+    lr: LearningRate = 0.1,
+    batch: BatchSize = 10,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    lr_decay: LearningRateDecay = 1.0,
+    lots: BatchSamplingOfMode = None,
+    noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "honest",
-    server: ServerOptimiser | None = None,
+    server: Server = None,
 ) -> Method:
     """Fed-SPA's yardstick: all coordinates, and a server that averages. Guarantee: that of Fed-SPA."""
-    rule = local.dp_sgd(local.fixed(clip), sgd(lr, lr_decay=lr_decay), batch, steps, epochs, _lots(lots, mode))
+    rule = local.dp_sgd(
+        local.fixed(clip), sgd_optimizer(lr, lr_decay=lr_decay), batch, steps, epochs, _lots(lots, mode)
+    )
     return Method(
         name="dp_fed",
         local=rule,
         transform=transforms.identity(),
         mechanism=in_steps(noise_multiplier),
         server=server or servers.sgd(),
-        unit="sample",
         released=EVERY_UPDATE,
         claims=claim(mode, "fed_spa"),
     )
 
 
-def _lots(lots: Lots | None, mode: Mode) -> Lots:
-    """Lots of a fixed size are what was published; Poisson lots cost less."""
+def _lots(lots: BatchSampling | None, mode: Mode) -> BatchSampling:
+    """BatchSampling of a fixed size are what was published; Poisson lots cost less."""
     published = as_published(mode)
     expect(not published or lots != "poisson", "fixed lots for mode = as_published", lots, "leave lots out")
     return lots or ("fixed" if published else "poisson")

@@ -7,25 +7,24 @@ decentralized data", AISTATS 2017. Here with equal weights, as every private met
 from __future__ import annotations
 
 from cloister import local, mechanisms, servers, transforms
-from cloister.joints import Method, ServerOptimiser
-from cloister.methods.cards import card
+from cloister.joints import Method
+from cloister.joints.arguments import flat_arguments
+from cloister.local import LocalSGD
+from cloister.methods.arguments import Server
+from cloister.methods.registry import register
 
 
-@card("McMahan et al., AISTATS 2017", "nothing", "everybody", unit="nobody")
+@register("McMahan et al., AISTATS 2017", "nothing", "everybody", unit="nobody")
+@flat_arguments
 def fedavg(
-    lr: float = 0.1,
-    batch: int = 10,
-    steps: int | None = None,
-    epochs: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    lr_decay: float = 1.0,
-    server: ServerOptimiser | None = None,
+    *,
+    training: LocalSGD,
+    server: Server = None,
 ) -> Method:
     """Clients train locally; the server averages what they send."""
     return Method(
         name="fedavg",
-        local=local.sgd(lr, batch, steps, epochs, momentum, weight_decay, lr_decay),
+        local=local.sgd(training=training),
         transform=transforms.identity(),
         mechanism=mechanisms.none(),
         server=server or servers.sgd(),

@@ -10,38 +10,40 @@ clients' data overlap, which multiplies what a sample loses: partition = "overla
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from cloister import local, servers, transforms
 from cloister.errors import CloisterError, expect_one_of
-from cloister.joints import Lots, Method, ServerOptimiser
-from cloister.local.optimisers import sgd
+from cloister.joints import Method
+from cloister.local.training import BatchSize, LearningRate, LearningRateDecay, Momentum, WeightDecay, sgd_optimizer
 from cloister.mechanisms.gaussian import in_steps
-from cloister.methods.cards import EVERY_UPDATE, NOBODY, OWN_STEPS, Mode, card, claim
+from cloister.methods.arguments import BatchSampling, NoiseMultiplier, SampleClipNorm, Server
+from cloister.methods.published import Mode, claim
+from cloister.methods.registry import EVERY_UPDATE, NOBODY, OWN_STEPS, register
 
 Epoch = Literal["pass", "lot"]
 
 
-@card(
-    "arXiv 2501.14453",
+@register(
+    "arXiv 2501.14453, 2025",
     OWN_STEPS,
     NOBODY,
     published="the same computation; the paper's claim knows nothing of samples that lie with several clients",
     unit="sample",
 )
 def pfl(
-    clip: float = 1.0,
-    lr: float = 0.3,
-    batch: int = 64,
-    epochs: int = 1,
-    epoch: Epoch = "pass",
-    momentum: float = 0.5,
-    weight_decay: float = 0.0,
-    lr_decay: float = 1.0,
-    lots: Lots = "poisson",
-    noise_multiplier: float | None = None,
+    clip: SampleClipNorm = 1.0,
+    lr: LearningRate = 0.3,
+    batch: BatchSize = 64,
+    epochs: Annotated[int, "local epochs in a round"] = 1,
+    epoch: Annotated[Epoch, "what counts as a local epoch: a full pass of steps, or a single lot"] = "pass",
+    momentum: Momentum = 0.5,
+    weight_decay: WeightDecay = 0.0,
+    lr_decay: LearningRateDecay = 1.0,
+    lots: BatchSampling = "poisson",
+    noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "honest",
-    server: ServerOptimiser | None = None,
+    server: Server = None,
 ) -> Method:
     """DP-SGD over local epochs, each a full pass or a single lot; the server averages. Momentum starts anew each round.
 
@@ -52,14 +54,13 @@ def pfl(
     if mode == "as_published" and lots != "poisson":
         raise CloisterError(f"Expected poisson lots, which the authors ran, found {lots}: leave lots out, or mode.")
     steps, passes = (None, epochs) if epoch == "pass" else (epochs, None)
-    optimiser = sgd(lr, momentum, weight_decay, lr_decay)
+    optimiser = sgd_optimizer(lr, momentum, weight_decay, lr_decay)
     return Method(
         name="pfl",
         local=local.dp_sgd(local.fixed(clip), optimiser, batch, steps, passes, lots),
         transform=transforms.identity(),
         mechanism=in_steps(noise_multiplier),
         server=server or servers.sgd(),
-        unit="sample",
         released=EVERY_UPDATE,
         claims=claim(mode, "poisson_lots"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,10 @@ from torch import Tensor, nn
 from cloister.errors import MOST, expect, expect_one_of, expect_positive, nearest
 
 Activation = Literal["relu", "tanh", "tempered"]
+ActivationName = Annotated[Activation, "relu, tanh or tempered (scale / (1 + exp(-temperature z)) - offset)"]
+Scale = Annotated[float, "height of the tempered sigmoid"]
+Temperature = Annotated[float, "steepness of the tempered sigmoid"]
+Offset = Annotated[float, "what is subtracted from the tempered sigmoid"]
 
 
 class TemperedSigmoid(nn.Module):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 from torch import nn
 
 from cloister.errors import expect_count
-from cloister.models.activations import Activation, activation_layer
+from cloister.models.activations import ActivationName, Offset, Scale, Temperature, activation_layer
 from cloister.models.shapes import Shape, expect_images
 
 
@@ -16,7 +17,7 @@ def logistic(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
-def mlp(shape: Shape, classes: int, hidden: int = 32) -> nn.Module:
+def mlp(shape: Shape, classes: int, hidden: Annotated[int, "width of the hidden layer"] = 32) -> nn.Module:
     """One hidden layer with ReLU."""
     expect_count("hidden", hidden, "the width of the hidden layer", most=10**6)
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes))
@@ -25,11 +26,11 @@ def mlp(shape: Shape, classes: int, hidden: int = 32) -> nn.Module:
 def cnn(
     shape: Shape,
     classes: int,
-    width: int = 8,
-    activation: Activation = "relu",
-    scale: float = 2.0,
-    temperature: float = 2.0,
-    offset: float = 1.0,
+    width: Annotated[int, "channels of the first convolution"] = 8,
+    activation: ActivationName = "relu",
+    scale: Scale = 2.0,
+    temperature: Temperature = 2.0,
+    offset: Offset = 1.0,
 ) -> nn.Module:
     """Two 3x3 convolutions, each followed by 2x2 max-pooling, and a linear layer: for small images."""
     expect_count("width", width, "the number of channels of the first convolution", most=10**4)

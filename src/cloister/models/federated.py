@@ -7,22 +7,27 @@ follows their size. All end in logits: a log-softmax before the cross-entropy wo
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Annotated
 
 from torch import nn
 
 from cloister.errors import expect_share
-from cloister.models.activations import Activation, activation_layer
+from cloister.models.activations import ActivationName, Offset, Scale, Temperature, activation_layer
 from cloister.models.shapes import Shape, expect_images, flat_size
+
+Dropout = Annotated[
+    float, "probability of dropout before the last layer, and half of it after the convolutions; 0 for none"
+]
 
 
 def emnist_cnn(
     shape: Shape,
     classes: int,
-    dropout: float = 0.5,
-    activation: Activation = "relu",
-    scale: float = 2.0,
-    temperature: float = 2.0,
-    offset: float = 1.0,
+    dropout: Dropout = 0.5,
+    activation: ActivationName = "relu",
+    scale: Scale = 2.0,
+    temperature: Temperature = 2.0,
+    offset: Offset = 1.0,
 ) -> nn.Module:
     """The network of the distributed discrete Gaussian, on which BLUR and LUS build: 1,018,174 parameters.
 
@@ -41,11 +46,11 @@ def emnist_cnn(
 def pfl_benchmark_cnn(
     shape: Shape,
     classes: int,
-    dropout: float = 0.5,
-    activation: Activation = "relu",
-    scale: float = 2.0,
-    temperature: float = 2.0,
-    offset: float = 1.0,
+    dropout: Dropout = 0.5,
+    activation: ActivationName = "relu",
+    scale: Scale = 2.0,
+    temperature: Temperature = 2.0,
+    offset: Offset = 1.0,
 ) -> nn.Module:
     """The CIFAR-10 network of pfl-research's benchmarks: 1,626,442 parameters for (3, 32, 32) and 10 classes.
 
@@ -63,10 +68,10 @@ def pfl_benchmark_cnn(
 def fedsam_cnn(
     shape: Shape,
     classes: int,
-    activation: Activation = "relu",
-    scale: float = 2.0,
-    temperature: float = 2.0,
-    offset: float = 1.0,
+    activation: ActivationName = "relu",
+    scale: Scale = 2.0,
+    temperature: Temperature = 2.0,
+    offset: Offset = 1.0,
 ) -> nn.Module:
     """DP-FedSAM's network for EMNIST: 903,614 parameters for (1, 32, 32) and 62 classes.
 
@@ -85,10 +90,10 @@ def fedsam_cnn(
 def fedspa_mnist_cnn(
     shape: Shape,
     classes: int,
-    activation: Activation = "relu",
-    scale: float = 2.0,
-    temperature: float = 2.0,
-    offset: float = 1.0,
+    activation: ActivationName = "relu",
+    scale: Scale = 2.0,
+    temperature: Temperature = 2.0,
+    offset: Offset = 1.0,
 ) -> nn.Module:
     """Fed-SPA's network for MNIST: 21,840 parameters for (1, 28, 28) and 10 classes.
 
@@ -106,10 +111,10 @@ def fedspa_mnist_cnn(
 def fedspa_cifar_cnn(
     shape: Shape,
     classes: int,
-    activation: Activation = "relu",
-    scale: float = 2.0,
-    temperature: float = 2.0,
-    offset: float = 1.0,
+    activation: ActivationName = "relu",
+    scale: Scale = 2.0,
+    temperature: Temperature = 2.0,
+    offset: Offset = 1.0,
 ) -> nn.Module:
     """Fed-SPA's network for CIFAR-10: 537,610 parameters for (3, 32, 32) and 10 classes."""
     channels = expect_images("fedspa_cifar_cnn", shape, least=22, published=(3, 32, 32))

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from torch import nn
 
-from cloister.models.activations import Activation, activation_layer
+from cloister.models.activations import ActivationName, Offset, Scale, Temperature, activation_layer
 from cloister.models.shapes import Shape, expect_images, flat_size
 
 
 def papernot_mnist_cnn(
     shape: Shape,
     classes: int,
-    activation: Activation = "tanh",
-    scale: float = 2.0,
-    temperature: float = 2.0,
-    offset: float = 1.0,
+    activation: ActivationName = "tanh",
+    scale: Scale = 2.0,
+    temperature: Temperature = 2.0,
+    offset: Offset = 1.0,
 ) -> nn.Module:
     """Papernot et al.'s network for MNIST and FashionMNIST: 26,010 parameters for (1, 28, 28) and 10 classes.
 
@@ -42,10 +42,10 @@ def papernot_mnist_cnn(
 def papernot_cifar_cnn(
     shape: Shape,
     classes: int,
-    activation: Activation = "tanh",
-    scale: float = 2.0,
-    temperature: float = 2.0,
-    offset: float = 1.0,
+    activation: ActivationName = "tanh",
+    scale: Scale = 2.0,
+    temperature: Temperature = 2.0,
+    offset: Offset = 1.0,
 ) -> nn.Module:
     """Papernot et al.'s network for CIFAR-10 as Tramèr & Boneh train it: 550,570 parameters for (3, 32, 32).
 
@@ -62,10 +62,10 @@ def papernot_cifar_cnn(
 def pfl_mnist_cnn(
     shape: Shape,
     classes: int,
-    activation: Activation = "relu",
-    scale: float = 2.0,
-    temperature: float = 2.0,
-    offset: float = 1.0,
+    activation: ActivationName = "relu",
+    scale: Scale = 2.0,
+    temperature: Temperature = 2.0,
+    offset: Offset = 1.0,
 ) -> nn.Module:
     """The smaller network that the PFL paper's own code trains on MNIST: 10,650 parameters for (1, 28, 28), 10 classes.
 
@@ -89,10 +89,10 @@ def pfl_mnist_cnn(
 def pfl_cifar_cnn(
     shape: Shape,
     classes: int,
-    activation: Activation = "relu",
-    scale: float = 2.0,
-    temperature: float = 2.0,
-    offset: float = 1.0,
+    activation: ActivationName = "relu",
+    scale: Scale = 2.0,
+    temperature: Temperature = 2.0,
+    offset: Offset = 1.0,
 ) -> nn.Module:
     """The PFL paper's network for CIFAR-10: convolutions only, 605,226 parameters for (3, 32, 32) and 10 classes.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor, nn
 
@@ -9,7 +11,13 @@ from cloister.errors import CloisterError, expect_count
 from cloister.models.shapes import Shape
 
 
-def char_lstm(shape: Shape, classes: int, embedding: int = 8, hidden: int = 128, layers: int = 1) -> nn.Module:
+def char_lstm(
+    shape: Shape,
+    classes: int,
+    embedding: Annotated[int, "how many numbers stand for a character"] = 8,
+    hidden: Annotated[int, "width of the hidden layer"] = 128,
+    layers: Annotated[int, "recurrent layers, one above the other"] = 1,
+) -> nn.Module:
     """An LSTM over characters (int64, 0 to classes - 1) that predicts the next: `classes` is the alphabet's size.
 
     With embedding 8, hidden 256 and layers 2 it has the sizes of LEAF's network for Shakespeare (Caldas et al., "LEAF:

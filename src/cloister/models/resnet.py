@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from cloister.models.activations import Activation, activation_layer
+from cloister.models.activations import ActivationName, Offset, Scale, Temperature, activation_layer
 from cloister.models.shapes import Shape, expect_images
 
 GROUPS = 32
@@ -13,10 +13,10 @@ GROUPS = 32
 def resnet18(
     shape: Shape,
     classes: int,
-    activation: Activation = "relu",
-    scale: float = 2.0,
-    temperature: float = 2.0,
-    offset: float = 1.0,
+    activation: ActivationName = "relu",
+    scale: Scale = 2.0,
+    temperature: Temperature = 2.0,
+    offset: Offset = 1.0,
 ) -> nn.Module:
     """ResNet-18 for CIFAR, as DP-FedSAM has it: 11,173,962 parameters for (3, 32, 32) and 10 classes.
 

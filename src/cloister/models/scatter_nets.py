@@ -11,7 +11,7 @@ import math
 from torch import nn
 
 from cloister.errors import CloisterError
-from cloister.models.activations import Activation, activation_layer
+from cloister.models.activations import ActivationName, Offset, Scale, Temperature, activation_layer
 from cloister.models.shapes import Shape, flat_size
 
 GRAY, COLOUR = 81, 243
@@ -26,10 +26,10 @@ def scatter_linear(shape: Shape, classes: int) -> nn.Module:
 def scatter_cnn(
     shape: Shape,
     classes: int,
-    activation: Activation = "tanh",
-    scale: float = 2.0,
-    temperature: float = 2.0,
-    offset: float = 1.0,
+    activation: ActivationName = "tanh",
+    scale: Scale = 2.0,
+    temperature: Temperature = 2.0,
+    offset: Offset = 1.0,
 ) -> nn.Module:
     """Two convolutions on normalised features: 33,066 parameters for (81, 7, 7), 187,210 for (243, 8, 8), 10 classes.
 

@@ -14,10 +14,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from cloister.privacy.accounts import Account, Spending, accounts_of
+from cloister.privacy.description import ClaimDescription, RunDescription
 from cloister.privacy.events import Adjacency, from_json
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.pricing import common_adjacency, pricing_of
-from cloister.privacy.published import CLAIMS
+from cloister.privacy.published import CLAIMS, Schedule
 from cloister.privacy.wording import not_covered, priced_as, text
 
 STRICT_DELTA = 1e-5
@@ -37,16 +38,16 @@ class Certificate:
     """What a run spent, and under which assumptions."""
 
     unit: str
-    relation: str
+    adjacency: str
     private: bool
     released: str
     trusted: str
-    randomness: str
+    secure_rng: bool
     sampling_executed: list[str]
-    sampling_priced: list[str]
-    clip: float | None
+    sampling_accounted: list[str]
+    sensitivity: float | None
     """The bound on the L2 norm of any client's message, in the message's own units."""
-    clip_taken_for: float | None
+    assumed_sensitivity: float | None
     """What a replicated paper takes that bound for, and scales its noise to."""
     pld: bool
     """Whether the first price is by PLD; discrete noise is priced by RDP alone."""
@@ -69,7 +70,7 @@ class Certificate:
     """What the paper that is replicated would claim, where one is."""
     not_covered: list[str]
     configuration_sha256: str
-    ledger_seal: str
+    ledger_hash: str
     versions: dict[str, str]
 
     @property
@@ -86,34 +87,33 @@ class Certificate:
         return text(self)
 
 
-def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) -> Certificate:
-    """The certificate of a run from its description, the description's hash, and its ledger."""
-    unit, method = description["method"]["unit"], description["method"]
-    accounts = accounts_of(ledger)
-    spending = Spending(accounts, description["task"].get("copies", 1), description.get("adaptive_noise", True))
+def certify(description: RunDescription, ledger: Ledger) -> Certificate:
+    """The certificate of a run from its description and its ledger."""
+    method, accounts = description.method, accounts_of(ledger)
+    spending = Spending(accounts, description.task.copies, description.noise_schedule)
     worst = spending.worst
     everything = {event for account in accounts.values() for event in account.events}
     private = all(pricing_of(event).protects for event in everything) and math.isfinite(spending.certified(0.5))
-    own = description["delta"] or STRICT_DELTA
+    own = description.delta or STRICT_DELTA
     budgets = [account.budget for account in accounts.values() if account.budget is not None]
-    words = _SAMPLE if unit == "sample" else _WHOLE
+    words = _SAMPLE if method.unit == "sample" else _WHOLE
     return Certificate(
-        unit=unit,
-        relation=description["neighbours"] or words[common_adjacency(everything)].format(unit=unit),
+        unit=method.unit,
+        adjacency=description.adjacency or words[common_adjacency(everything)].format(unit=method.unit),
         private=private,
-        released=_released(method["released"], private, bool(worst.events)),
-        trusted=description["trust"],
-        randomness=description["randomness"],
+        released=_released(method.released, private, bool(worst.events)),
+        trusted=description.trust,
+        secure_rng=description.secure_rng,
         sampling_executed=_executed(description),
-        sampling_priced=priced_as(worst.events, "lots" if description["lots"] else "cohorts"),
-        clip=_finite(description["bound_l2"]),
-        clip_taken_for=description["bound_taken_for"],
+        sampling_accounted=priced_as(worst.events, "lots" if description.batch_sampling else "cohorts"),
+        sensitivity=_finite(description.sensitivity),
+        assumed_sensitivity=description.assumed_sensitivity,
         pld=all(pricing_of(event).has_pld for event in worst.events),
-        noise_multiplier=method["mechanism"]["noise_multiplier"],
-        noise_multipliers=description["noise_multipliers"],
-        noise_place=method["mechanism"]["place"],
-        denominator=description["denominator"],
-        rounds_planned=description["rounds"],
+        noise_multiplier=method.mechanism.noise_multiplier,
+        noise_multipliers=list(description.noise_multipliers),
+        noise_place=method.mechanism.place,
+        denominator=description.denominator,
+        rounds_planned=description.rounds,
         rounds_charged=len({entry.round for entry in ledger.entries}),
         releases_charged=worst.releases,
         budget=asdict(max(budgets, key=lambda budget: budget.epsilon)) if budgets else None,
@@ -122,17 +122,17 @@ def certify(description: Mapping[str, Any], configuration: str, ledger: Ledger) 
         prices=[_price(spending, delta) for delta in deltas_beside(own)],
         claimed=_claimed(description, own, accounts),
         not_covered=not_covered(description, own, private),
-        configuration_sha256=configuration,
-        ledger_seal=ledger.seal,
+        configuration_sha256=description.configuration_hash,
+        ledger_hash=ledger.seal,
         versions=_versions(),
     )
 
 
-def _executed(description: Mapping[str, Any]) -> list[str]:
-    clients, lots = description["cohort"]["executed"], description["lots"]
-    if description["method"]["unit"] == "sample":
+def _executed(description: RunDescription) -> list[str]:
+    clients, batches = description.cohort.executed, description.batch_sampling
+    if description.method.unit == "sample":
         clients += ", as long as its budget pays for it"
-    return [clients, lots] if lots else [clients]
+    return [clients, batches] if batches else [clients]
 
 
 def _price(spending: Spending, delta: float) -> Price:
@@ -151,29 +151,29 @@ def deltas_beside(own: float) -> list[float]:
     return [own] if own == STRICT_DELTA else [own, STRICT_DELTA]
 
 
-def _claimed(description: Mapping[str, Any], delta: float, accounts: Mapping[str, Account]) -> dict[str, Any] | None:
+def _claimed(description: RunDescription, delta: float, accounts: Mapping[str, Account]) -> dict[str, Any] | None:
     """The published arithmetic, of the noise that was executed, for one of the clients that it is about."""
-    claim = description["method"]["claim"]
-    if claim is None or not claim["noise_multiplier"]:
+    claim = description.method.claim
+    if claim is None or not claim.noise_multiplier:
         return None
-    schedules = [_schedule(claim, accounts[unit], description) for unit in claim["accounts"] if unit in accounts]
+    copies = description.task.copies
+    schedules = [_schedule(claim, accounts[unit], copies) for unit in claim.accounts if unit in accounts]
     schedule = max(schedules, key=lambda found: sum(count for _, count in found), default=[])
-    releases = sum(count for _, count in schedule)
-    if not releases:
+    if not any(count for _, count in schedule):
         return None
-    epsilon, words = CLAIMS[claim["arithmetic"]]({**claim, "schedule": schedule}, releases, delta)
+    epsilon, words = CLAIMS[claim.arithmetic](claim, schedule, delta)
     return {"epsilon": _finite(epsilon), "delta": delta, "words": words}
 
 
-def _schedule(claim: Mapping[str, Any], account: Account, description: Mapping[str, Any]) -> list[tuple[float, int]]:
+def _schedule(claim: ClaimDescription, account: Account, copies: int) -> Schedule:
     """Noise multipliers as a paper counts them, and how many releases had each: a sample's copies are not counted.
 
     What a step is worth is proportional to its noise, so that one has fallen by as much as the other.
     """
-    noise = claim["noise_multiplier"]
-    if "event" not in claim:
+    noise = claim.noise_multiplier
+    if claim.event is None:
         return [(noise, len(account.rounds))] if account.rounds else []
-    first, copies = pricing_of(from_json(claim["event"])).noise_multiplier, description["task"].get("copies", 1)
+    first = pricing_of(from_json(claim.event)).noise_multiplier
     if first is None:
         return []
     executed = [(pricing_of(event).noise_multiplier, count) for event, count in account.events.items()]
@@ -210,6 +210,5 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _finite(value: float | str) -> float | None:
-    number = float(value)
-    return number if math.isfinite(number) else None
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

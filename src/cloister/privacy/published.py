@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from cloister.privacy.accounting import Accountant, PrivacyLoss
 from cloister.privacy.binomial import published as binomial_theorem
+from cloister.privacy.description import ClaimDescription
 from cloister.privacy.events import BinomialSum, PoissonGaussian, from_json
 
 Claim = tuple[float, str]
@@ -17,12 +18,10 @@ Claim = tuple[float, str]
 
 
 Schedule = list[tuple[float, int]]
-"""Noise multipliers, and how many releases had each."""
+"""Noise multipliers, and how many releases had each, as the ledger tells."""
 
-
-def _schedule(about: Mapping[str, Any], releases: int) -> Schedule:
-    """What was executed, where the ledger tells; otherwise so many releases alike."""
-    return about.get("schedule") or [(about["noise_multiplier"], releases)]
+Arithmetic = Callable[[ClaimDescription, Schedule, float], Claim]
+"""What a paper claims for a schedule at a delta."""
 
 
 def _noises(schedule: Schedule) -> str:
@@ -30,12 +29,12 @@ def _noises(schedule: Schedule) -> str:
     return f"noise multiplier {most:g}" if least == most else f"noise multipliers from {most:g} to {least:g}"
 
 
-def _sampled(accountant: Accountant, what: str) -> Callable[[Mapping[str, Any], int, float], Claim]:
-    def claim(about: Mapping[str, Any], releases: int, delta: float) -> Claim:
-        rate, schedule, loss = about["rate"], _schedule(about, releases), PrivacyLoss()
+def _sampled(accountant: Accountant, what: str) -> Arithmetic:
+    def claim(about: ClaimDescription, schedule: Schedule, delta: float) -> Claim:
+        loss = PrivacyLoss()
         for noise, count in schedule:
-            loss.add(PoissonGaussian(noise, rate), count)
-        drawn = f"Poisson {what} of rate {rate:g}"
+            loss.add(PoissonGaussian(noise, about.rate), count)
+        drawn = f"Poisson {what} of rate {about.rate:g}"
         words = f"for {_noises(schedule)} and {drawn}, by the {_NAMES[accountant]} accountant"
         return loss.epsilon(delta, accountant), words
 
@@ -45,14 +44,14 @@ def _sampled(accountant: Accountant, what: str) -> Callable[[Mapping[str, Any], 
 _NAMES = {"rdp": "Renyi", "pld": "PLD"}
 
 
-def fed_spa(about: Mapping[str, Any], releases: int, delta: float) -> Claim:
+def fed_spa(about: ClaimDescription, schedule: Schedule, delta: float) -> Claim:
     """Theorem 1 of Fed-SPA (Hu, Gong & Guo, IJCAI 2021), over all orders, as the published figures must have been.
 
     eps = 3.5 q^2 T a / s2 + ln(1/delta)/(a - 1), where s2 = (noise multiplier)^2 / 2 is the paper's sigma'^2. The
     theorem holds for s2 >= 0.7 and a <= (2/3) s2 ln(1/(q a (1 + s2))) + 1. Besides, its sensitivity is too small by
     sqrt(2): two samples' gradients differ by up to twice the bound of one.
     """
-    rate, schedule = about["rate"], _schedule(about, releases)
+    rate = about.rate
     s2 = min(noise for noise, _ in schedule) ** 2 / 2
     slope = sum(3.5 * rate**2 * count / (noise**2 / 2) for noise, count in schedule)
     order = 1 + math.sqrt(math.log(1 / delta) / slope)  # where the derivative is zero
@@ -64,10 +63,10 @@ def fed_spa(about: Mapping[str, Any], releases: int, delta: float) -> Claim:
     return found, f"by Theorem 1 of Fed-SPA for {_noises(schedule)}, {holds}"
 
 
-def adap_dp_fl(about: Mapping[str, Any], releases: int, delta: float) -> Claim:
+def adap_dp_fl(about: ClaimDescription, schedule: Schedule, delta: float) -> Claim:
     """Theorem 1 of Adap DP-FL (Fu, Chen & Han 2022) with its missing logarithm: the sum over the noise multipliers as
     they came to be, integer orders 2 to 64, and no word of the query behind the clipping threshold."""
-    rate, schedule = about["rate"], _schedule(about, releases)
+    rate = about.rate
     noises = np.array([noise for noise, _ in schedule])
     counts = np.array([count for _, count in schedule])
 
@@ -87,11 +86,11 @@ def _sampled_moments(order: int, rate: float, noises: Any) -> Any:
     return np.logaddexp.reduce(terms, axis=1)
 
 
-def cpsgd(about: Mapping[str, Any], releases: int, delta: float) -> Claim:
+def cpsgd(about: ClaimDescription, schedule: Schedule, delta: float) -> Claim:
     """The theorem of cpSGD for a step, amplified by its lot, once, and composed by advanced composition (Dwork,
     Rothblum & Vadhan 2010) at delta, with none of delta left for the steps: how Fed-SPA's table seems to have been
     made."""
-    event = from_json(about["event"])
+    event, releases = from_json(about.event or {}), sum(count for _, count in schedule)
     assert isinstance(event, BinomialSum)
     step, _ = binomial_theorem(event)  # which is over its lot already
     if step > _ABSURD:
@@ -102,7 +101,7 @@ def cpsgd(about: Mapping[str, Any], releases: int, delta: float) -> Claim:
 
 _ABSURD = 500.0
 
-CLAIMS: dict[str, Callable[[Mapping[str, Any], int, float], Claim]] = {
+CLAIMS: dict[str, Arithmetic] = {
     "poisson_cohorts": _sampled("rdp", "cohorts"),
     "poisson_lots": _sampled("pld", "lots"),
     "fed_spa": fed_spa,

@@ -13,6 +13,7 @@ from cloister.privacy.pricing import pricing_of
 
 if TYPE_CHECKING:
     from cloister.privacy.certificate import Certificate
+    from cloister.privacy.description import RunDescription, TaskDescription
 
 _MANY = 4
 """So many different events are listed one by one."""
@@ -29,17 +30,17 @@ def priced_as(events: Counter[Event], drawn: str) -> list[str]:
     return [whole.replace(f"noise multiplier {records[0].noise_multiplier or 0:.6g}", between)]
 
 
-def not_covered(description: Mapping[str, Any], delta: float, private: bool) -> list[str]:
+def not_covered(description: RunDescription, delta: float, private: bool) -> list[str]:
     """What the guarantee leaves out."""
     if not private:
         return ["everything: this run has no privacy guarantee"]
-    clients = description["task"]["clients"]
-    samples = description["method"]["unit"] == "sample"
+    task, samples = description.task, description.method.unit == "sample"
+    copies = task.copies
     gaps = [
-        *description["method"]["notes"],
+        *description.method.notes,
         "hyper-parameter search: choosing clip, learning rate, rounds or model by looking at results on these "
         "clients' data is a release that was not charged",
-        "metrics: accuracies, losses, cohort sizes and counts of rejected updates are exact; where test samples are "
+        "metrics: accuracies, losses, cohort sizes and counts of non-finite updates are exact; where test samples are "
         "the clients' own, or drawn for a client by its labels, what they show is not protected",
         "the files beside this certificate: the checkpoint holds a hash of the data (and, while a run with "
         "correlated noise is under way, noise that could be subtracted), config.toml the seed and metrics.jsonl the "
@@ -47,16 +48,15 @@ def not_covered(description: Mapping[str, Any], delta: float, private: bool) -> 
         "what the run started from: the initial model, the shape and type of the data, the constants that scale them "
         "and the number of classes count as public, and what was computed from the data before they were handed over "
         "(scaling, imputation, selection) is not covered",
-        _declared(clients, samples),
+        _declared(task.clients, samples),
         "floating-point arithmetic: the proof is for real numbers, the noise is drawn with finite precision",
     ]
-    if description["randomness"] != "secure":
+    if not description.secure_rng:
         gaps.append(
             "simulation: cohorts, lots and noise follow from a seed, and whoever knows the seed can remove the noise; "
-            'for a real release use randomness = "secure"'
+            "for a real release use secure_rng = true"
         )
-    gaps += _of_the_data(description["task"], samples)
-    copies = description["task"].get("copies", 1)
+    gaps += _of_the_data(task, samples)
     if copies > 1 and samples:
         gaps.append(
             f"clients overlap: a sample lies with up to {copies} of them, each of which releases something about it; "
@@ -71,7 +71,7 @@ def not_covered(description: Mapping[str, Any], delta: float, private: bool) -> 
         gaps.append(
             "a client as a whole: what is protected is any ONE of its samples; what all of them have in common is not"
         )
-    many = max(description["task"].get("sizes", [0])) if samples else clients
+    many = max(task.sizes or [0]) if samples else task.clients
     if large_delta(delta, many):
         gaps.append(
             f"delta {delta:g} is not below 1/{many}: a mechanism that publishes one random "
@@ -80,17 +80,17 @@ def not_covered(description: Mapping[str, Any], delta: float, private: bool) -> 
     return gaps
 
 
-def _of_the_data(task: Mapping[str, Any], samples: bool) -> list[str]:
+def _of_the_data(task: TaskDescription, samples: bool) -> list[str]:
     """What follows from how the data became a federation."""
     unit = "sample" if samples else "client"
-    gaps = list(task.get("sample_notes", [])) if samples else []
-    if task.get("label_dependent"):
+    gaps = list(task.sample_notes) if samples else []
+    if task.label_dependent:
         kept = "every other sample in its place" if samples else "every other client with the samples it has"
         gaps.append(
             "who holds what: labels decided which client holds which sample, as in a simulation; the guarantee is for "
             f"the federation as dealt, and its neighbours differ in one {unit}, {kept}"
         )
-    if task.get("classes_inferred"):
+    if task.classes_inferred:
         gaps.append(
             f"the number of classes was taken from the largest label, so that a label which only one {unit} has would "
             "show in the shape of the model; classes = ... declares it"
@@ -142,7 +142,8 @@ def _spent(c: Certificate) -> str:
 def _noise(c: Certificate) -> str:
     if not c.noise_multiplier:
         return "none"
-    taken = "" if c.clip_taken_for is None else f" of {c.clip_taken_for:g}, which the paper takes the bound for"
+    assumed = c.assumed_sensitivity
+    taken = "" if assumed is None else f" of {assumed:g}, which the paper takes for the sensitivity"
     falls = " to begin with" if c.filter is not None else ""
     return f"{_noise_range(c.noise_multipliers or [c.noise_multiplier])}{falls}{taken}, {c.noise_place}"
 
@@ -157,11 +158,11 @@ def _noise_range(noises: list[float]) -> str:
     return f"multiplier {most:.6g}" if few == most else f"multipliers from {few:.6g} to {most:.6g}"
 
 
-def _bound(c: Certificate) -> str:
+def _sensitivity(c: Certificate) -> str:
     if c.noise_place == "local":
         follows = "a threshold that follows the gradients, by priced queries"
-        return f"{follows if c.clip is None else f'{c.clip:g}'} (L2 norm of a sample's part in a step)"
-    return "none" if c.clip is None else f"{c.clip:g} (L2 norm of any client's whole message)"
+        return f"{follows if c.sensitivity is None else f'{c.sensitivity:g}'} (L2 norm of a sample's part in a step)"
+    return "none" if c.sensitivity is None else f"{c.sensitivity:g} (L2 norm of any client's whole message)"
 
 
 def _epsilon(c: Certificate, price: Any) -> str:
@@ -177,13 +178,13 @@ def text(c: Certificate) -> str:
     """The certificate, for people."""
     rows = [
         ("protected unit", f"one {c.unit}"),
-        ("neighbours", c.relation),
+        ("adjacency", c.adjacency),
         ("released", c.released),
         ("must be trusted", c.trusted),
-        ("randomness", c.randomness),
-        *(("drawn", line) for line in c.sampling_executed),
-        *(("priced", line) for line in c.sampling_priced or ["nothing was charged"]),
-        ("bound", _bound(c)),
+        ("randomness", "operating system (secure)" if c.secure_rng else "seeded: a simulation"),
+        *(("sampling executed", line) for line in c.sampling_executed),
+        *(("sampling accounted", line) for line in c.sampling_accounted or ["nothing was charged"]),
+        ("sensitivity", _sensitivity(c)),
         ("noise", _noise(c)),
         ("denominator", "how many took part" if c.unit == "sample" else f"{c.denominator:g}, constant"),
         ("rounds", f"{c.rounds_charged} of {c.rounds_planned} planned, {c.releases_charged} releases charged"),
@@ -193,7 +194,7 @@ def text(c: Certificate) -> str:
         *((("the paper claims", _claim(c.claimed)),) if c.claimed else ()),
         *(("not covered", gap) for gap in c.not_covered),
         ("configuration", c.configuration_sha256),
-        ("ledger", c.ledger_seal),
+        ("ledger", c.ledger_hash),
         ("versions", ", ".join(f"{name} {number}" for name, number in c.versions.items())),
     ]
     lines, before = ["PRIVACY CERTIFICATE"], ""

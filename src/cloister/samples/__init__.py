@@ -51,11 +51,11 @@ class Samples:
     def clipped(
         self, grad: Grad, w: Tensor, batch: Batch, clip: Tensor | float, active: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The sum of clipped gradients and their norms; see `Problem.clipped`."""
+        """The sum of clipped gradients and their norms; see `Objective.clipped`."""
         return self.way.clipped(grad, w, batch, clip, active)
 
     def clamped(self, grad: Grad, w: Tensor, batch: Batch, limit: float, active: Tensor | None) -> Tensor:
-        """The sum of clamped gradients; see `Problem.clamped`."""
+        """The sum of clamped gradients; see `Objective.clamped`."""
         return self.way.clamped(grad, w, batch, limit, active)
 
     def bytes_for(self, batch: int) -> int:

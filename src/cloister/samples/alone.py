@@ -26,7 +26,7 @@ class Alone:
     def clipped(
         self, grad: Grad, w: Tensor, batch: Batch, clip: Tensor | float, active: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The sum of clipped gradients and their norms; see `Problem.clipped`."""
+        """The sum of clipped gradients and their norms; see `Objective.clipped`."""
         total, norms = torch.zeros_like(w), []
         for rows, mask in self._rows(w, batch, active):
             factors, some = clipping(squared_norms(rows).sqrt(), mask, clip, w)
@@ -36,7 +36,7 @@ class Alone:
         return total, torch.cat(norms) if norms else w.new_zeros(0)
 
     def clamped(self, grad: Grad, w: Tensor, batch: Batch, limit: float, active: Tensor | None) -> Tensor:
-        """The sum of clamped gradients; see `Problem.clamped`."""
+        """The sum of clamped gradients; see `Objective.clamped`."""
         total = torch.zeros_like(w)
         for rows, mask in self._rows(w, batch, active):
             total = total + clamped_sum(rows, mask & largest(rows).isfinite(), limit)

@@ -33,7 +33,7 @@ class BookKeeping:
     def clipped(
         self, grad: Grad, w: Tensor, batch: Batch, clip: Tensor | float, active: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The sum of clipped gradients and their norms; see `Problem.clipped`."""
+        """The sum of clipped gradients and their norms; see `Objective.clipped`."""
         if not len(batch.mask):
             return torch.zeros_like(w), w.new_zeros(0)
         books = self._books(grad, w, batch)
@@ -45,7 +45,7 @@ class BookKeeping:
             return total if active is None else total * active, norms
 
     def clamped(self, grad: Grad, w: Tensor, batch: Batch, limit: float, active: Tensor | None) -> Tensor:
-        """The sum of clamped gradients; see `Problem.clamped`."""
+        """The sum of clamped gradients; see `Objective.clamped`."""
         if not len(batch.mask):
             return torch.zeros_like(w)
         books = self._books(grad, w, batch)

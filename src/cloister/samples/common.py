@@ -11,8 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from cloister.joints import Batch
-from cloister.params import Layout
+from cloister.joints import Batch, Layout
 
 
 class Losses(Protocol):

@@ -7,86 +7,80 @@ from dataclasses import replace
 from torch import Tensor
 
 from cloister.errors import expect
-from cloister.joints import Bound, Here, State, Transform
-from cloister.params import Layout
+from cloister.joints import Context, Layout, Sensitivity, State, Transform
 from cloister.streams import Streams
 
 
 def chain(*parts: Transform) -> Transform:
-    """One after the other on the client; backwards on the server; the bound travels along.
+    """One after the other on the client; backwards on the server; the sensitivity travels along.
 
-    Every part keeps a state and tells clients something under names of its own, and knows how many numbers reach it.
+    Every part keeps a state and tells clients something in a scope of its own, and knows how many numbers reach it.
     """
     afters = [number for number, part in enumerate(parts) if part.after is not None]
     expect(len(afters) < 2, "one transform that acts after the noise", len(afters), "leave one out")
-    for part in parts[:-1]:
-        expect(part.length is not None, f"{part.name} at the end of a chain", "something after it", "leave that out")
-    ends = not parts or parts[-1].length is not None
 
-    def sizes(size: int) -> list[int]:
-        """How many numbers reach each part."""
-        found = [size]
-        for part in parts[:-1]:
-            assert part.length is not None
-            found.append(part.length(found[-1]))
+    def stages(size: int | None, layout: Layout, known: Sensitivity | None = None) -> list[Sensitivity]:
+        """What reaches each part, and what leaves the last."""
+        found = [Sensitivity(length=size) if known is None else known]
+        for part in parts:
+            expect(
+                found[-1].length is not None,
+                f"{parts[len(found) - 2].name} at the end of a chain",
+                f"{part.name} after it",
+                "leave that out",
+            )
+            found.append(part.sensitivity(found[-1], layout))
         return found
 
-    def heres(here: Here) -> list[Here]:
+    def contexts(context: Context) -> list[Context]:
         """What each part knows."""
+        reaching = stages(context.size, context.objective.layout)[: len(parts)]
         return [
-            Here(here.problem, here.public, here.expected, here.w, _own(here.said, number), here.key, size)
-            for number, size in enumerate(sizes(here.size)[: len(parts)])
+            replace(context, size=known.length or 0, broadcast=context.broadcast.get(str(number), {}))
+            for number, known in enumerate(reaching)
         ]
 
-    def encode(update: Tensor, here: Here) -> Tensor:
-        for part, known in zip(parts, heres(here), strict=True):
+    def encode(update: Tensor, context: Context) -> Tensor:
+        for part, known in zip(parts, contexts(context), strict=True):
             update = part.encode(update, known)
         return update
 
-    def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
-        changed: State = {}
-        for number, known in reversed(list(enumerate(heres(here)))):
-            total, more = parts[number].decode(total, known, _own(state, number))
-            changed |= _named(more, number)
-        return total, changed
+    def decode(total: Tensor, context: Context, state: State) -> tuple[Tensor, State]:
+        new = dict(state)
+        for number, known in reversed(list(enumerate(contexts(context)))):
+            back = parts[number].decode
+            if back is not None:
+                total, new[str(number)] = back(total, known, state.get(str(number), {}))
+        return total, new
 
-    def bound(known: Bound, layout: Layout) -> Bound:
-        size = layout.size if known.size is None else known.size
-        for part, numbers in zip(parts, sizes(size), strict=False):
-            known = part.bound(replace(known, size=numbers), layout)
-        return replace(known, size=None)
+    def sensitivity(known: Sensitivity, layout: Layout) -> Sensitivity:
+        return stages(None, layout, known)[-1]
 
     def init(w: Tensor) -> State:
-        return {k: v for number, part in enumerate(parts) for k, v in _named(part.init(w), number).items()}
+        return {str(number): part.init(w) for number, part in enumerate(parts) if part.init is not None}
 
-    def announce(streams: Streams, round: int, here: Here, state: State) -> State:
-        said: State = {}
-        for number, known in enumerate(heres(here)):
-            said |= _named(parts[number].announce(streams, round, known, _own(state, number)), number)
-        return said
+    def broadcast(streams: Streams, round: int, context: Context, state: State) -> State:
+        return {
+            str(number): part.broadcast(streams, round, known, state.get(str(number), {}))
+            for number, (part, known) in enumerate(zip(parts, contexts(context), strict=True))
+            if part.broadcast is not None
+        }
 
-    def length(size: int) -> int:
-        last = parts[-1].length if parts else None
-        return size if last is None else last(sizes(size)[-1])
-
-    def after(message: Tensor, here: Here) -> Tensor:
+    def after(message: Tensor, context: Context) -> Tensor:
         act = parts[afters[0]].after
         assert act is not None
-        return act(message, heres(here)[afters[0]])
+        return act(message, contexts(context)[afters[0]])
 
-    bits = next((part.bits for part in reversed(parts) if part.bits is not None), None)
-    entries = next((part.entries for part in reversed(parts) if part.entries is not None), None)
-    last = after if afters else None
-    whole = length if ends else None
-    return Transform("chain", {}, encode, bound, decode, init, announce, last, bits, entries, parts, whole)
-
-
-def _named(values: State, number: int) -> State:
-    """What a part keeps or says, under names that no other part has."""
-    return {f"{number}.{name}": value for name, value in values.items()}
-
-
-def _own(values: State, number: int) -> State:
-    """The same, seen by the part itself."""
-    mine = f"{number}."
-    return {name.removeprefix(mine): value for name, value in values.items() if name.startswith(mine)}
+    return Transform(
+        "chain",
+        {},
+        encode,
+        sensitivity,
+        decode if any(part.decode is not None for part in parts) else None,
+        init if any(part.init is not None for part in parts) else None,
+        broadcast if any(part.broadcast is not None for part in parts) else None,
+        after if afters else None,
+        next((part.bits for part in reversed(parts) if part.bits is not None), None),
+        next((part.entries for part in reversed(parts) if part.entries is not None), None),
+        parts,
+    )

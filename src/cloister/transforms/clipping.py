@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from cloister.errors import expect_positive, expect_share
-from cloister.joints import Bound, Here, State, Transform
-from cloister.params import Layout
+from cloister.joints import Context, Layout, Sensitivity, State, Transform
 
 # Scaling rounds four times, each time by at most half a unit in the last place; this much below the bound absorbs it.
 _ROUNDING = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
@@ -17,7 +16,7 @@ _ROUNDING = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2e-2, to
 
 def identity() -> Transform:
     """Leave the update as it is. The bound stays unknown, so no private mechanism will accept it."""
-    return Transform("identity", {}, lambda update, here: update, lambda bound, layout: bound)
+    return Transform("identity", {}, lambda update, context: update, lambda known, layout: known)
 
 
 def clip_l2(clip: float) -> Transform:
@@ -35,7 +34,10 @@ def clip_l2(clip: float) -> Transform:
     """
     expect_positive("clip", clip, "choose the norm to which updates are clipped", or_infinite=True)
     return Transform(
-        "clip_l2", {"clip": clip}, lambda update, here: within(update, clip), lambda known, layout: Bound(clip)
+        "clip_l2",
+        {"clip": clip},
+        lambda update, context: within(update, clip),
+        lambda known, layout: Sensitivity(clip, known.length),
     )
 
 
@@ -93,13 +95,13 @@ def clip_each_tensor(clip: float) -> Transform:
     """
     expect_positive("clip", clip, "choose the norm to which tensors are clipped")
 
-    def encode(update: Tensor, here: Here) -> Tensor:
-        return torch.cat([within(piece, clip) for piece in here.problem.layout.pieces(update)])
+    def encode(update: Tensor, context: Context) -> Tensor:
+        return torch.cat([within(piece, clip) for piece in context.objective.layout.pieces(update)])
 
-    def bound(known: Bound, layout: Layout) -> Bound:
-        return Bound(clip * math.sqrt(len(layout.names)), taken_for=clip)
+    def sensitivity(known: Sensitivity, layout: Layout) -> Sensitivity:
+        return Sensitivity(clip * math.sqrt(len(layout.names)), known.length, assumed_l2=clip)
 
-    return Transform("clip_each_tensor", {"clip": clip}, encode, bound)
+    return Transform("clip_each_tensor", {"clip": clip}, encode, sensitivity)
 
 
 def adaptive_clip(clip: float, quantile: float, clip_lr: float, bit_weight: float) -> Transform:
@@ -116,17 +118,17 @@ def adaptive_clip(clip: float, quantile: float, clip_lr: float, bit_weight: floa
     expect_positive("clip_lr", clip_lr, "0.2 is usual")
     expect_positive("bit_weight", bit_weight, "how much of the noise's room the count takes")
 
-    def encode(update: Tensor, here: Here) -> Tensor:
-        now, most = here.said["clip"], _safely_below(1.0, update)
+    def encode(update: Tensor, context: Context) -> Tensor:
+        now, most = context.broadcast["clip"], _safely_below(1.0, update)
         direction, short, norm = _measured(update)
         bit = ((norm <= now).to(update.dtype) - 0.5) * (bit_weight * (1 - _ROUNDING[update.dtype]))
         # Dividing a huge update by a small S could exceed all numbers; beyond S only its direction is needed.
         beyond = (direction * (most * short).to(direction.dtype)).to(update.dtype)
         return torch.cat([torch.where(norm <= now * most, update / _usable(now, update), beyond), bit[None]])
 
-    def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
-        now = here.said["clip"]
-        share = (total[-1].double() / bit_weight / here.expected + 0.5).clamp(0, 1)
+    def decode(total: Tensor, context: Context, state: State) -> tuple[Tensor, State]:
+        now = context.broadcast["clip"]
+        share = (total[-1].double() / bit_weight / context.expected + 0.5).clamp(0, 1)
         following = now * torch.exp(-clip_lr * (share - quantile))
         return total[:-1] * _usable(now, total), {"clip": following.clamp(clip * 1e-6, clip * 1e6)}
 
@@ -135,12 +137,15 @@ def adaptive_clip(clip: float, quantile: float, clip_lr: float, bit_weight: floa
         "adaptive_clip",
         settings,
         encode,
-        lambda known, layout: Bound(math.sqrt(1 + bit_weight**2 / 4)),
+        lambda known, layout: Sensitivity(math.sqrt(1 + bit_weight**2 / 4), _one_more(known.length)),
         decode,
         init=lambda w: {"clip": torch.tensor(clip, dtype=torch.float64, device=w.device)},
-        announce=lambda streams, round, here, state: {"clip": state["clip"]},
-        length=lambda size: size + 1,
+        broadcast=lambda streams, round, context, state: {"clip": state["clip"]},
     )
+
+
+def _one_more(length: int | None) -> int | None:
+    return None if length is None else length + 1
 
 
 def _usable(clip: Tensor, like: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from cloister.joints import Bound, Here, State, Transform
+from cloister.joints import Context, Layout, Sensitivity, State, Transform
 from cloister.streams import Streams
 from cloister.walsh import hadamard, padded, round_within
 
@@ -20,28 +20,22 @@ def on_a_grid(scale: float, l2: float, bits: int) -> Transform:
     again where they have not, and truncates in the end. Modular arithmetic is post-processing of their noisy sum.
     """
 
-    def announce(streams: Streams, round: int, here: Here, state: State) -> State:
-        return {"signs": streams.signs(padded(here.size), here.w, "signs", round)}
+    def broadcast(streams: Streams, round: int, context: Context, state: State) -> State:
+        return {"signs": streams.signs(padded(context.size), context.w, "signs", round)}
 
-    def encode(update: Tensor, here: Here) -> Tensor:
-        signs = here.said["signs"]
+    def encode(update: Tensor, context: Context) -> Tensor:
+        signs = context.broadcast["signs"]
         wide = F.pad(update, (0, signs.shape[0] - update.shape[0]))
-        return round_within(hadamard(wide * signs) * scale, here.key, l2)
+        return round_within(hadamard(wide * signs) * scale, context.key, l2)
 
-    def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
+    def decode(total: Tensor, context: Context, state: State) -> tuple[Tensor, State]:
         half = 1 << (bits - 1)
         wrapped = ((total + half) & (2 * half - 1)) - half
-        wide = hadamard(wrapped.to(here.w.dtype) / scale) * here.said["signs"]
-        return wide[: here.size], {}
+        wide = hadamard(wrapped.to(context.w.dtype) / scale) * context.broadcast["signs"]
+        return wide[: context.size], {}
+
+    def sensitivity(known: Sensitivity, layout: Layout) -> Sensitivity:
+        return Sensitivity(l2, None if known.length is None else padded(known.length), integer=True)
 
     settings = {"grid_scale": scale, "grid_l2": l2, "bits": bits}
-    return Transform(
-        "on_a_grid",
-        settings,
-        encode,
-        lambda known, layout: Bound(l2),
-        decode,
-        announce=announce,
-        bits=bits,
-        length=padded,
-    )
+    return Transform("on_a_grid", settings, encode, sensitivity, decode, broadcast=broadcast, bits=bits)

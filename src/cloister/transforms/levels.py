@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cloister.errors import expect, expect_count, expect_positive
-from cloister.joints import Bound, Here, State, Transform
-from cloister.params import Layout
+from cloister.joints import Context, Layout, Sensitivity, State, Transform
 from cloister.privacy.binomial import message_norm
 from cloister.streams import Streams, fold, uniform_pairs
 from cloister.walsh import hadamard, padded
@@ -38,27 +37,27 @@ def on_levels(range: float, levels: int, rotate: bool = False, trials: int = 0, 
     half, scale = (levels - 1) // 2, (levels - 1) / (2 * range)
     bits = (messages * (levels - 1 + trials)).bit_length()
 
-    def announce(streams: Streams, round: int, here: Here, state: State) -> State:
-        return {"signs": streams.signs(padded(here.size), here.w, "signs", round)} if rotate else {}
+    def broadcast(streams: Streams, round: int, context: Context, state: State) -> State:
+        return {"signs": streams.signs(padded(context.size), context.w, "signs", round)}
 
-    def encode(update: Tensor, here: Here) -> Tensor:
+    def encode(update: Tensor, context: Context) -> Tensor:
         if rotate:
-            signs = here.said["signs"]
+            signs = context.broadcast["signs"]
             update = hadamard(F.pad(update, (0, signs.shape[0] - update.shape[0])) * signs)
         steps = (update * scale).nan_to_num(0.0).clamp(-half, half)  # no whole number stands for NaN
         floor = steps.floor()
-        return (floor + (uniform_pairs(fold(here.key, _ROUNDING), steps.shape[0]) < steps - floor)).to(torch.int64)
+        return (floor + (uniform_pairs(fold(context.key, _ROUNDING), steps.shape[0]) < steps - floor)).to(torch.int64)
 
-    def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
-        found = total.to(here.w.dtype) / scale
-        return (hadamard(found) * here.said["signs"])[: here.size] if rotate else found, {}
+    def decode(total: Tensor, context: Context, state: State) -> tuple[Tensor, State]:
+        found = total.to(context.w.dtype) / scale
+        return (hadamard(found) * context.broadcast["signs"])[: context.size] if rotate else found, {}
 
-    def length(size: int) -> int:
-        return padded(size) if rotate else size
-
-    def bound(known: Bound, layout: Layout) -> Bound:
-        size = layout.size if known.size is None else known.size
-        return Bound(message_norm(known.l2, range, levels, length(size)))
+    def sensitivity(known: Sensitivity, layout: Layout) -> Sensitivity:
+        if known.length is None:  # nothing is known of a sum of so many roundings
+            return Sensitivity(integer=True)
+        length = padded(known.length) if rotate else known.length
+        return Sensitivity(message_norm(known.l2, range, levels, length), length, integer=True)
 
     settings = {"range": range, "levels": levels, "rotate": rotate, "bits": bits}
-    return Transform("on_levels", settings, encode, bound, decode, announce=announce, bits=bits, length=length)
+    told = broadcast if rotate else None
+    return Transform("on_levels", settings, encode, sensitivity, decode, broadcast=told, bits=bits)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cloister.errors import CloisterError, expect, expect_count, expect_positive
-from cloister.joints import Announce, Bound, Here, Settings, State, Transform
+from cloister.joints import Broadcast, Context, Layout, Sensitivity, Settings, State, Transform
 from cloister.public import trained_on
 from cloister.sparsity import expect_fraction, kept_of
 from cloister.streams import Streams
@@ -22,10 +22,11 @@ def random_mask(keep: float) -> Transform:
     """
     expect_fraction("keep", keep)
 
-    def announce(streams: Streams, round: int, here: Here, state: State) -> State:
-        return {"mask": streams.subset(_count(keep, here.size), here.size, here.w.device, "mask", round)}
+    def broadcast(streams: Streams, round: int, context: Context, state: State) -> State:
+        size = context.size
+        return {"mask": streams.subset(_count(keep, size), size, context.w.device, "mask", round)}
 
-    return _masked("random_mask", keep, {"keep": keep}, announce, scaled=True)
+    return _masked("random_mask", keep, {"keep": keep}, broadcast, scaled=True)
 
 
 def public_mask(keep: float, lr: float, steps: int, batch: int) -> Transform:
@@ -39,17 +40,17 @@ def public_mask(keep: float, lr: float, steps: int, batch: int) -> Transform:
     expect_count("public_steps", steps, "the mask is what these steps change most", most=10**4)
     expect_count("public_batch", batch, "public samples in a mini-batch")
 
-    def announce(streams: Streams, round: int, here: Here, state: State) -> State:
-        if here.public is None:
+    def broadcast(streams: Streams, round: int, context: Context, state: State) -> State:
+        w, key = context.w, streams.key("public", round)
+        if context.public is None:
             raise CloisterError("Expected public samples, found none: set some aside, such as public = 500.")
-        expect(here.size == len(here.w), f"updates of {len(here.w)} numbers for public_mask", here.size, "put it first")
-        moved = trained_on(here.problem, here.w, *here.public, lr, steps, batch, streams.key("public", round))
-        change = (moved - here.w).abs()
+        expect(context.size == len(w), f"updates of {len(w)} numbers for public_mask", context.size, "put it first")
+        change = (trained_on(context.objective, w, *context.public, lr, steps, batch, key) - w).abs()
         kept = torch.topk(change, _count(keep, len(change)), sorted=False).indices
         return {"mask": kept.sort().values}
 
     settings = {"keep": keep, "public_lr": lr, "public_steps": steps, "public_batch": batch}
-    return _masked("public_mask", keep, settings, announce, scaled=False)
+    return _masked("public_mask", keep, settings, broadcast, scaled=False)
 
 
 def _count(keep: float, size: int) -> int:
@@ -57,22 +58,22 @@ def _count(keep: float, size: int) -> int:
     return max(1, math.floor(round(keep * size, 9)))
 
 
-def _masked(name: str, keep: float, settings: Settings, announce: Announce, scaled: bool) -> Transform:
-    def encode(update: Tensor, here: Here) -> Tensor:
-        mask = here.said["mask"]
+def _masked(name: str, keep: float, settings: Settings, broadcast: Broadcast, scaled: bool) -> Transform:
+    def encode(update: Tensor, context: Context) -> Tensor:
+        mask: Tensor = context.broadcast["mask"]
         kept = update.index_select(0, mask)
         if not scaled:
             return kept
         most = torch.finfo(update.dtype).max
         return (kept * (update.shape[0] / mask.shape[0])).clamp(-most, most)  # what was finite stays so
 
-    def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
-        return total.new_zeros(here.size).index_copy(0, here.said["mask"], total), {}
+    def decode(total: Tensor, context: Context, state: State) -> tuple[Tensor, State]:
+        return total.new_zeros(context.size).index_copy(0, context.broadcast["mask"], total), {}
 
-    def length(size: int) -> int:
-        return _count(keep, size)
+    def sensitivity(known: Sensitivity, layout: Layout) -> Sensitivity:
+        return Sensitivity(length=None if known.length is None else _count(keep, known.length))
 
-    return Transform(name, settings, encode, lambda known, layout: Bound(), decode, announce=announce, length=length)
+    return Transform(name, settings, encode, sensitivity, decode, broadcast=broadcast)
 
 
 def active_part(keep: float) -> Transform:
@@ -81,7 +82,7 @@ def active_part(keep: float) -> Transform:
     return Transform(
         "active_part",
         {"keep": keep},
-        lambda update, here: update,
-        lambda bound, layout: bound,
+        lambda update, context: update,
+        lambda known, layout: known,
         entries=lambda size: kept_of(size, keep),
     )

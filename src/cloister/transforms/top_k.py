@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cloister.joints import Here, State, Transform
+from cloister.joints import Context, State, Transform
 from cloister.sparsity import Ties, expect_fraction, expect_ties, largest
 
 
@@ -14,12 +14,12 @@ def top_k_of_sum(keep: float, ties: Ties = "keep") -> Transform:
     expect_fraction("keep", keep)
     expect_ties(ties)
 
-    def decode(total: Tensor, here: Here, state: State) -> tuple[Tensor, State]:
-        kept = largest(total.abs(), here.problem.layout, keep, ties)
+    def decode(total: Tensor, context: Context, state: State) -> tuple[Tensor, State]:
+        kept = largest(total.abs(), context.objective.layout, keep, ties)
         return torch.where(kept, total, torch.zeros_like(total)), {}
 
     settings = {"keep": keep, "ties": ties}
-    return Transform("top_k_of_sum", settings, lambda update, here: update, lambda known, layout: known, decode)
+    return Transform("top_k_of_sum", settings, lambda update, context: update, lambda known, layout: known, decode)
 
 
 def top_k_after_noise(keep: float, ties: Ties = "keep") -> Transform:
@@ -30,11 +30,11 @@ def top_k_after_noise(keep: float, ties: Ties = "keep") -> Transform:
     expect_fraction("keep", keep)
     expect_ties(ties)
 
-    def after(message: Tensor, here: Here) -> Tensor:
-        kept = largest(message.abs(), here.problem.layout, keep, ties)
+    def after(message: Tensor, context: Context) -> Tensor:
+        kept = largest(message.abs(), context.objective.layout, keep, ties)
         return torch.where(kept, message, torch.zeros_like(message))
 
     settings = {"keep": keep, "ties": ties}
     return Transform(
-        "top_k_after_noise", settings, lambda update, here: update, lambda known, layout: known, after=after
+        "top_k_after_noise", settings, lambda update, context: update, lambda known, layout: known, after=after
     )

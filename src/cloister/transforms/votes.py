@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cloister.errors import CloisterError, expect
-from cloister.joints import Bound, Here, Transform
+from cloister.joints import Context, Sensitivity, Transform
 
 
 def votes(queries: int) -> Transform:
@@ -20,15 +20,16 @@ def votes(queries: int) -> Transform:
     releases, one a query, of multiplier z sqrt(queries).
     """
 
-    def encode(update: Tensor, here: Here) -> Tensor:
-        if here.public is None:
+    def encode(update: Tensor, context: Context) -> Tensor:
+        if context.public is None:
             raise CloisterError("Expected public samples, found none: set some aside, such as public = 500.")
-        outputs = here.problem.outputs(here.w + update, here.public[0][:queries])
+        outputs = context.objective.outputs(context.w + update, context.public[0][:queries])
         expect(
             outputs.dim() == 2, "a model that names one class a sample", tuple(outputs.shape), "vote with a classifier"
         )
         named = outputs.argmax(1, keepdim=True) == torch.arange(outputs.shape[1], device=update.device)
         return named.to(update.dtype).flatten()
 
-    bound = Bound(math.sqrt(queries), replace_l2=math.sqrt(2 * queries))
-    return Transform("votes", {"queries": queries}, encode, lambda known, layout: bound, length=None)
+    # The model alone knows how many classes it names, and so how long a message is.
+    cast = Sensitivity(math.sqrt(queries), replace_l2=math.sqrt(2 * queries))
+    return Transform("votes", {"queries": queries}, encode, lambda known, layout: cast)

@@ -1,0 +1,333 @@
+"""The command line: thin. It reads words, calls the library, and prints what comes back."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cloister.cli import interrupts
+from cloister.cli.commands import Command
+from cloister.cli.data import data_app
+from cloister.cli.output import file_and_words, number, print_table, program, say, working
+from cloister.errors import CloisterError, Note
+
+app = typer.Typer(
+    name="cloister",
+    help="Differentially private federated learning: train, plan, resume, and show what was spent.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+app.add_typer(data_app)
+
+
+class _RunCommand(Command):
+    """`cloister run`, whose help lists every key; the list is made only when somebody asks for it."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from cloister.experiments.keys import PARTS, all_keys
+
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for key in all_keys():
+            if key.owner == "choice":
+                default = f"  [{' | '.join(PARTS[key.name].catalogue)}; default {key.default}]"
+            elif key.default is inspect.Parameter.empty:
+                default = "  [required]"
+            else:
+                default = "" if key.default is None else f"  [default {key.default}]"
+            groups.setdefault(key.owner, []).append((key.name, key.help + default))
+        for owner, rows in groups.items():
+            with formatter.section(f"Keys of {owner}" if owner != "choice" else "Choices"):
+                formatter.write_dl(rows)
+        formatter.write_paragraph()
+        formatter.write_text("method, data and model can also be package.module:function; its arguments are keys.")
+
+
+@app.command(
+    cls=_RunCommand,
+    options_metavar="[FILE.toml] [KEY=VALUE ...] [OPTIONS]",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def run(
+    ctx: typer.Context,
+    folder: Annotated[Path | None, typer.Option(help="Where to keep the run [default: runs/METHOD-DATA-TIME].")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Train, and certify what it cost.
+
+    A run is described by flat keys in a TOML file; each can be given or overridden on the command line, as
+    KEY=VALUE or as --KEY VALUE. On several GPUs or machines: torchrun ... -m cloister run ...
+    """
+    from cloister.experiments.config import build, load
+
+    file, words = file_and_words(ctx.args)
+    experiment = build(load(file, words))
+    values = experiment.values
+    name = "-".join(str(values[part]).rpartition(":")[2] for part in ("method", "data"))
+    path = folder or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    _run(experiment.start, path, config=experiment.toml, progress=False if quiet else None)
+
+
+@app.command(cls=Command)
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of the run.")],
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Continue a run that was interrupted; the result is the same as if it had not been."""
+    from cloister.experiments.config import build, load
+    from cloister.experiments.folder import RunFolder
+
+    run_folder = RunFolder.open(folder)
+    if not (folder / "config.toml").is_file():
+        raise CloisterError(
+            f"Expected config.toml in {folder}, found none: the run was started from Python, so continue it there with "
+            "cloister.run(..., folder=..., resume=True)."
+        )
+    if run_folder.finished:
+        say(f"{folder} has already ended; `{program()} show {folder}` tells how.")
+        return
+    _run(build(load(folder / "config.toml")).start, folder, resume=True, progress=False if quiet else None)
+
+
+@app.command(cls=Command)
+def plan(
+    clients: Annotated[int, typer.Option(help="Number of clients of the federation.")],
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")],
+    delta: Annotated[str, typer.Option(help="Probability that the guarantee may fail, such as 1e-5 or 1/3400.")],
+    sampling_rate: Annotated[float | None, typer.Option(help="Poisson cohorts: chance of joining a round.")] = None,
+    clients_per_round: Annotated[int | None, typer.Option(help="Fixed cohorts: clients in every round.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Target; the noise multiplier is computed.")] = None,
+    noise_multiplier: Annotated[float | None, typer.Option(help="Noise; epsilon is computed.")] = None,
+    parameters: Annotated[int, typer.Option(help="Parameters of the model, for the signal-to-noise ratio.")] = 650,
+    plot: Annotated[Path, typer.Option(help="Where to draw epsilon over rounds.")] = Path("plan.png"),
+) -> None:
+    """From a target epsilon to the noise it takes, or from noise to epsilon; before anything is run.
+
+    Without --sampling-rate and --clients-per-round everyone takes part in every round.
+    """
+    from cloister.experiments import plan as planning
+    from cloister.experiments import report
+
+    report.expect_picture(plot)
+    with working("pricing"):
+        planned = planning.plan(
+            clients,
+            rounds,
+            number("delta", delta),
+            sampling_rate,
+            clients_per_round,
+            epsilon,
+            noise_multiplier,
+            parameters,
+        )
+    for name, text in report.plan_summary(planned):
+        say(f"{name + ':':<18} {text}")
+    say("")
+    print_table(report.plan_table(planned))
+    report.plan_picture(planned, plot)
+    say(f"\nplot: {plot}")
+
+
+@app.command(cls=Command)
+def show(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw accuracy and epsilon over rounds.")] = None,
+    clients: Annotated[bool, typer.Option("--clients", help="What each client's samples have lost.")] = False,
+) -> None:
+    """What a run reached and what it spent, computed afresh from its ledger."""
+    from cloister.experiments import report
+    from cloister.experiments.folder import RunFolder
+    from cloister.privacy.description import plain
+
+    if plot is not None:
+        report.expect_picture(plot)
+    names = [path.name for path in runs]
+    folders = {p.name if names.count(p.name) == 1 else str(p): RunFolder.open(p) for p in runs}
+    certificates = {name: folder.certificate() for name, folder in folders.items()}
+    if as_json:
+        found = [plain(certificate.to_json()) for certificate in certificates.values()]
+        say(json.dumps(found[0] if len(found) == 1 else found, indent=2))
+    else:
+        print_table(report.runs_table(folders))
+        for name, folder in folders.items():
+            if not folder.finished:
+                say(f"{name} has not ended: continue it with `{program()} resume {folder.path}`.")
+        if len(folders) == 1 and not clients:
+            say(f"\n{next(iter(certificates.values()))}")
+    if clients and not as_json:
+        for name, folder in folders.items():
+            say(f"\n{name}, client by client:\n")
+            print_table(report.clients_table(folder))
+    if plot is not None:
+        report.runs_picture(folders, plot)
+        say(f"plot: {plot}", err=True)
+
+
+@app.command(cls=Command)
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One method, with all its keys.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """All methods: whom they protect, who must be trusted, whose they are, and what is proven."""
+    from cloister.experiments import report
+    from cloister.experiments.config import method_keys
+    from cloister.experiments.keys import function_of
+    from cloister.methods import CATALOGUE, REGISTRY
+
+    if name is not None and not as_json:
+        keys = method_keys(name)  # refuses a name that does not exist
+        function = function_of("method", name)
+        texts = (inspect.getdoc(inspect.getmodule(function)), f"{name}: {inspect.getdoc(function) or ''}")
+        say("\n\n".join(text for text in texts if text) + "\n")
+        print_table(report.keys_table(keys))
+        if name in REGISTRY and REGISTRY[name].published:
+            say(f"\nmode = as_published: {REGISTRY[name].published}.")
+        return
+    known = {name: REGISTRY[name] for name in CATALOGUE}
+    if as_json:
+        say(json.dumps(known, indent=2, default=lambda info: {k: v for k, v in vars(info).items() if k != "function"}))
+        return
+    print_table(report.methods_table(known))
+    say(
+        "\nWhat is proven holds at the epsilon of a run's certificate. A secure sum is secure\n"
+        "aggregation with noise from the clients (noise = distributed). With mode = as_published a\n"
+        f"method does what its authors ran, and is priced as that. Keys of one: {program()} methods NAME"
+    )
+
+
+@app.command(
+    cls=Command,
+    options_metavar="FILE.toml [KEY=VALUE ...] [OPTIONS]",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def compare(
+    ctx: typer.Context,
+    folder: Annotated[Path | None, typer.Option(help="Where to keep the runs [default: runs/compare-TIME].")] = None,
+) -> None:
+    """Many methods on the same data at the same epsilons, as a file says; see experiments/digits-methods.toml.
+
+    KEY=VALUE overrides a key of every run. With the folder of a comparison that was interrupted, it goes on.
+    """
+    from cloister.experiments import figures, report
+    from cloister.experiments.compare import compare as comparison
+    from cloister.experiments.compare import differing, planned
+
+    file, words = file_and_words(ctx.args)
+    if file is None:
+        raise CloisterError("Expected a file with methods to compare, found none: try experiments/digits-methods.toml.")
+    path = folder or Path("runs") / f"compare-{datetime.now():%Y%m%d-%H%M%S}"
+    runs = planned(file, words)
+    settings, rows = differing(runs), []
+    try:
+        with _interruptible(path, f"the same command with --folder {path} goes on from here"):
+            for run, run_folder in comparison(runs, path):
+                rows.append(report.compared(run.label, run.epsilon, run_folder, settings[run.label]))
+                say(f"{run.folder}: {report.in_words(rows[-1])}", err=True)
+    finally:
+        if rows:
+            print_table(report.comparison_table(rows))
+            say(report.settings_text(settings))
+    figures.write_comparison(rows, path, " ".join(["cloister compare", str(file), *words]))
+    say(f"\nplot: {path / 'compare.png'}")
+    say(f"what each was promised: {program()} show {path}/NAME")
+
+
+@app.command(cls=Command)
+def demo(
+    folder: Annotated[Path | None, typer.Option(help="Where to keep the runs [default: runs/demo-TIME].")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
+) -> None:
+    """Train on real handwritten digits of 300 clients: without privacy, at epsilon 8, at epsilon 2."""
+    import torch
+
+    from cloister.experiments import figures, report
+    from cloister.experiments.compare import compare as comparison
+    from cloister.experiments.demo import planned
+
+    torch.set_num_threads(1)  # enough for so small a model, and the same noise whatever the number of cores
+    path = folder or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
+    with _interruptible(path, f"`{program()} demo --seed {seed} --folder {path}` goes on from here"):
+        folders = {run.label: run_folder for run, run_folder in comparison(planned(seed), path)}
+    say("\nTest accuracy, and the most that a client can lose by taking part:\n")
+    print_table(report.runs_table(folders))
+    figures.write_demo(folders, path, f"cloister demo --seed {seed}")
+    say("")
+    for label, run_folder in folders.items():
+        say(f"{label + ':':<12} {run_folder.path}")
+    say(f"{'plot:':<12} {path / 'demo.png'}")
+    say(f"\nWhat was promised, and what was not: {program()} show {path / 'epsilon-2'}")
+
+
+@app.callback(invoke_without_command=True)
+def _top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        from cloister import __version__
+
+        say(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Errors of ours are one line and status 2, whatever happens to the rest."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_notes(warnings.showwarning)
+        try:
+            app()
+        except CloisterError as error:
+            say(f"error: {error}", err=True)
+            sys.exit(2)
+        except OSError as error:
+            say(f"error: Expected to read and write files, found {error}: check the path and the disk.", err=True)
+            sys.exit(2)
+
+
+def _show_notes(usual: Any) -> Any:
+    """Our own warnings are a line; others' are shown as usual."""
+
+    def show(message: Warning, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, Note):
+            say(f"note: {message}", err=True)
+        else:
+            usual(message, category, *rest, **more)
+
+    return show
+
+
+@contextmanager
+def _interruptible(path: Path, continued: str) -> Iterator[None]:
+    """Work that keeps what it does in a folder: whoever interrupts it is told how to go on, if there is a way."""
+    try:
+        with interrupts.working():
+            yield
+    except KeyboardInterrupt:
+        say(f"interrupted; {continued if path.exists() else 'nothing was written yet'}", err=True)
+        raise typer.Exit(interrupts.INTERRUPTED) from None
+
+
+def _run(start: Any, path: Path, **options: Any) -> None:
+    from cloister.experiments import report
+    from cloister.experiments.folder import RunFolder
+
+    with _interruptible(path, f"continue it with `{program()} resume {path}`"):
+        result = start(folder=path, **options)
+    if os.environ.get("RANK", "0") != "0":  # one of several processes, and not the one that speaks
+        return
+    if result.stopped:
+        say(f"stopped: {result.stopped}")
+    print_table(report.runs_table({path.name: RunFolder.open(path)}))
+    say(f"\n{result.seconds:.1f} s with the {result.engine} engine, kept in {path}")
+    say(f"certificate: {program()} show {path}")

@@ -1,0 +1,244 @@
+"""The client's half of a round: pay (where samples are protected), train, encode, add a share of the noise.
+
+Guarantee, where clients are protected: a message has the norm that was declared, whatever the client's data. An update
+that is not finite counts as zero (with its share of the noise).
+
+Guarantee, where samples are: every message is private by itself, and its client has paid for it from an account of its
+own. Who cannot pay drops out before it computes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from cloister.batches import Chunk, Drawn, Work
+from cloister.errors import BudgetExceededError, CloisterError
+from cloister.joints import Batch, Context, Grad, Phase, State, Tensors
+from cloister.lots import StepNoise, draw_lots
+from cloister.precision import multiplying
+from cloister.privacy.ledger import Ledger
+from cloister.privacy.unit import ProtectedUnit, sample_account
+from cloister.round.bind import Federation
+from cloister.round.offer import Answer, Offer, Reply
+
+Sum = tuple[Tensor, Tensor]
+"""The sum [m] of some clients' messages, and how many of their updates were not finite (a count on the device)."""
+
+
+class Engine(Protocol):
+    """How the clients' work is mapped over a cohort: performance only, never meaning."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def chunk(self) -> int:
+        """How many clients are planned (or computed) at once."""
+
+    def total(self, plan: RoundPlan) -> Sum:
+        """What is asked for, of at least one client."""
+
+
+def answer(fed: Federation, ledger: Ledger, offer: Offer, engine: Engine, client_state: Tensors) -> Answer:
+    """What this process's clients reply to an offer. Nothing leaves before what pays for it is on the disk."""
+    asked = offer.clients if fed.population.here is None else fed.population.members(offer.clients)
+    paying = _pay(fed, ledger, offer, asked) if fed.unit is ProtectedUnit.SAMPLE else asked
+    plan = RoundPlan.of(fed, offer, paying, client_state)
+    message, nonfinite = total_of(plan, engine)
+    ledger.sync()
+    return Answer(Reply(paying, message), plan.client_state, nonfinite, len(asked) - len(paying))
+
+
+def _pay(fed: Federation, ledger: Ledger, offer: Offer, asked: Tensor) -> Tensor:
+    """Charge every client's own account; those who can pay take part. Refused when nobody there is can pay."""
+    replays = fed.streams.replays
+    charges = fed.charges(asked.tolist(), offer.noise_scale)
+    refused = ledger.charge_each(charges, round=offer.round, repeatable=replays)
+    if refused and len(refused) == len(charges):
+        everybody = fed.charges(list(range(fed.population.clients)), offer.noise_scale)
+        if len(ledger.refusals(everybody, round=offer.round, repeatable=replays)) == len(everybody):
+            raise BudgetExceededError(next(iter(refused.values())))
+    stays = [sample_account(client) not in refused for client in asked.tolist()]
+    return asked[torch.tensor(stays, dtype=torch.bool)]
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What an engine is asked for: the sum of the messages of these clients in this round."""
+
+    fed: Federation
+    offer: Offer
+    clients: Tensor  # their numbers, on the host, in rising order
+    sharing: frozenset[int]  # whose messages carry a share of distributed noise
+    client_state: Tensors = field(default_factory=dict)  # a row for each client there is
+
+    @classmethod
+    def of(cls, fed: Federation, offer: Offer, clients: Tensor, client_state: Tensors | None = None) -> RoundPlan:
+        """That of some of the clients who are asked; what they keep is copied, for it changes."""
+        mechanism = fed.method.mechanism
+        sharing = offer.clients[: mechanism.most] if mechanism.place == "distributed" else clients[:0]
+        kept = fed.client_state(offer.w, client_state or {}) if fed.method.local.client_state else {}
+        return cls(fed, offer, clients, frozenset(sharing.tolist()), kept)
+
+    @property
+    def by_size(self) -> Tensor:
+        """The clients, those of like size together: less padding, where several are computed at once."""
+        return self.clients[self.fed.population.counts[self.clients].argsort(stable=True)]
+
+    def keys(self) -> tuple[int, int]:
+        """The round's keys: which samples make which batch, and what is random in the model."""
+        streams, round = self.fed.streams, self.offer.round
+        return streams.key("batches", round), streams.key("model", round)
+
+    def chunk(self, clients: Tensor, places: int | None = None) -> Chunk:
+        """Some of the clients as tensors; padded to so many places by the last one."""
+        w, count = self.offer.w, len(clients)
+        rest = (places or count) - count
+        shares = self.shares(clients)
+        if rest:
+            shares = torch.cat([shares, shares.new_zeros(rest, shares.shape[1])])
+        there = torch.cat([clients, clients[-1:].expand(rest)]).to(w.device)
+        counted = torch.arange(count + rest, device=w.device) < count
+        number = torch.tensor(float(self.offer.round), dtype=torch.float64, device=w.device)
+        keys = torch.tensor(self.keys(), device=w.device)
+        kept = {name: table[there] for name, table in self.client_state.items()} if self.client_state else {}
+        return Chunk(number, keys[0], keys[1], w, self.offer.broadcast, there, counted, shares, kept)
+
+    def shares(self, clients: Tensor) -> Tensor:
+        """The parts of the noise that some of the clients add, [k, m]; [k, 0] where clients add none."""
+        fed, mechanism, of = self.fed, self.fed.method.mechanism, len(self.offer.clients)
+        if mechanism.place != "distributed":
+            return self.offer.w.new_empty(len(clients), 0)
+        like = fed.blank(self.offer.w, self.offer.broadcast)
+        return torch.stack(
+            [
+                noise_share(fed, like, self.offer.round, client, of)
+                if client in self.sharing
+                else torch.zeros_like(like)
+                for client in clients.tolist()
+            ]
+        )
+
+    def drawn(self, clients: Tensor, places: int) -> Drawn:
+        """What is drawn in secret for some of the clients, laid out for so many places."""
+        fed, local = self.fed, self.fed.method.local
+        if local.batching.lots is None:
+            return Drawn([], None)
+        sizes, alike = fed.population.counts[clients].tolist(), not self.offer.w.is_cuda
+        lots = [
+            draw_lots(fed.streams, self.offer.round, number, phase.batching, clients.tolist(), sizes, places, alike)
+            if phase.batching.lots
+            else None
+            for number, phase in enumerate(local.phases)
+        ]
+        return Drawn(lots, self.noise(clients, places))
+
+    def noise(self, clients: Tensor, places: int) -> StepNoise | None:
+        """The noise of private steps, which draws it as it is asked for; None where steps have none."""
+        fed, local = self.fed, self.fed.method.local
+        if local.private is None:
+            return None
+        like = self.offer.w.new_empty(local.private.draws(self.offer.w.shape[0]))
+        sizes = fed.population.counts[clients].tolist()
+        sources = [
+            (client, fed.noise_of(client) * self.offer.noise_scale, local.batching.steps_for(size))
+            for client, size in zip(clients.tolist(), sizes, strict=True)
+        ]
+        return StepNoise(fed.streams, self.offer.round, sources, like, places)
+
+    def remember(self, clients: Tensor, states: Tensors) -> None:
+        """Keep what clients want to keep; not of one whose numbers are no longer finite."""
+        for name, table in self.client_state.items():
+            rows = clients.to(table.device)
+            new = states[name][: len(rows)]
+            sound = torch.isfinite(new).flatten(1).all(1).view(-1, *[1] * (new.dim() - 1))
+            table[rows] = torch.where(sound, new, table[rows])
+
+
+def noise_share(fed: Federation, like: Tensor, round: int, client: int, of: int) -> Tensor:
+    """One of so many parts of the noise, at the multiplier that is accounted, for a message as long as was declared."""
+    mechanism, declared = fed.method.mechanism, fed.sensitivity.length
+    if mechanism.noise_multiplier is None:
+        raise CloisterError("Expected a calibrated mechanism, found none: give a noise_multiplier or an epsilon.")
+    if declared is not None and like.numel() != declared:
+        raise CloisterError(
+            f"Expected messages of {declared} numbers, for which {mechanism.name} noise is accounted, found "
+            f"{like.numel()}: declare the length that encoding leaves, padding included."
+        )
+    return mechanism.draw(mechanism.noise_multiplier, fed.streams, like, fed.sensitivity, round, client, of)
+
+
+def total_of(plan: RoundPlan, engine: Engine) -> Sum:
+    """The sum of the messages of a plan's clients, and how many updates were not finite."""
+    w = plan.offer.w
+    if not len(plan.clients):
+        zero = plan.fed.blank(w, plan.offer.broadcast).clone()
+        return zero, torch.zeros((), dtype=torch.int64, device=w.device)
+    if not w.is_cuda:
+        return engine.total(plan)
+    with multiplying(plan.fed.precision, w.device):
+        return engine.total(plan)
+
+
+def cohort_total(
+    fed: Federation, engine: Engine, round: int, w: Tensor, cohort: Tensor, state: State | None = None
+) -> Sum:
+    """The sum of a cohort's messages, and how many updates were not finite; `state` is the transform's."""
+    state = fed.method.init(w).transform if state is None else state
+    offer = Offer(round, cohort.sort().values, w, fed.broadcast(round, w, state))
+    return total_of(RoundPlan.of(fed, offer, offer.clients), engine)
+
+
+Advance = Callable[[Tensor, Tensor, Tensors, Batch], Tensors]
+"""(w at the start of the round, the round's number, state, batch) -> state: one step of local training."""
+
+
+def one_step(
+    fed: Federation, phase: Phase, grad: Grad, ragged: bool, w: Tensor, round: Tensor, state: Tensors, batch: Batch
+) -> Tensors:
+    """One step of a client's work. `ragged`: it may not be the client's, and then nothing changes."""
+    new = phase.step(replace(fed.objective, grad=grad), state, w, batch, round)
+    if not ragged:
+        return new
+    return {name: torch.where(batch.live, new[name], state[name]) for name in state}
+
+
+def steps_of(fed: Federation, grad: Grad, ragged: bool) -> list[Advance]:
+    """The step of each phase."""
+    return [partial(one_step, fed, phase, grad, ragged) for phase in fed.method.local.phases]
+
+
+class Sending(NamedTuple):
+    """What turns a trained state into a message. Stacked for k clients, or of one."""
+
+    has_data: Tensor
+    key: Tensor
+    share: Tensor
+
+    @classmethod
+    def of(cls, work: Work) -> Sending:
+        return cls(work.has_data, work.key, work.share)
+
+
+def message_of(fed: Federation, w: Tensor, broadcast: State, state: Tensors, sending: Sending) -> tuple[Tensor, Tensor]:
+    """What leaves a client, and whether its update was finite. Whatever the parts do, without data it is zero (and
+    noise)."""
+    transform = fed.method.transform
+    context = Context(fed.objective, fed.public, fed.denominator, w, sending.key, w.shape[0], broadcast)
+    update = fed.method.local.update(fed.objective.layout, state, w)
+    finite = torch.isfinite(torch.linalg.vector_norm(update, torch.inf))  # a maximum, which NaN passes through
+    counts = finite & sending.has_data
+    message = transform.encode(torch.where(counts, update, torch.zeros_like(update)), context)
+    if message.is_floating_point():  # scaling can make a huge update infinite, and what is not finite has no bound
+        finite = finite & torch.isfinite(torch.linalg.vector_norm(message, torch.inf))
+        counts = finite & sending.has_data
+    message = torch.where(counts, message, torch.zeros_like(message))
+    if fed.method.mechanism.place == "distributed":
+        message = message + sending.share
+    return message if transform.after is None else transform.after(message, context), finite

@@ -1,0 +1,305 @@
+"""Binding: a method, a cohort, a model and clients become a federation, and what a release of theirs costs.
+
+A method that depends on the size of the model or of the cohort, or on public data, is completed here. What no noise
+would make private, what has no price, and parts that do not fit one another are refused, before anything is charged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from cloister.errors import CloisterError, expect
+from cloister.joints import (
+    BindContext,
+    Cohort,
+    Context,
+    Layout,
+    Method,
+    Objective,
+    Samples,
+    Sensitivity,
+    State,
+    Tensors,
+)
+from cloister.joints.mechanism import as_drawn
+from cloister.population import Population
+from cloister.privacy.events import Adjacency, Event, Gaussian, NonPrivate, PoissonGaussian
+from cloister.privacy.ledger import Charge
+from cloister.privacy.pricing import adjacency_of
+from cloister.privacy.unit import ProtectedUnit, sample_account
+from cloister.streams import Streams
+
+
+@dataclass(frozen=True)
+class Federation:
+    """All that stays the same over the rounds, with a method that was completed and checked.
+
+    The same value serves a simulator, which has everybody's samples, a server, which has none, and a node, which has
+    its own (`Population.of_none`, `Population.of_one`).
+    """
+
+    method: Method
+    cohort: Cohort
+    objective: Objective
+    population: Population
+    streams: Streams
+    precision: str = "exact"
+    public: Samples | None = None
+    multipliers: tuple[float, ...] = ()
+    """Every client's noise multiplier, where steps are private by themselves and clients differ."""
+    copies: int = 1
+    """With how many clients a sample may lie: each of them releases something about it."""
+    sensitivity: Sensitivity = field(init=False)
+    """What is known of any client's message."""
+    event: Event = field(init=False)
+    """What is charged for a round, where clients are protected."""
+    denominator: float = field(init=False)
+    """The constant by which the sum is divided: the cohort's expected size."""
+    unit: ProtectedUnit = field(init=False)
+    """Whom the method protects."""
+    cycle: int = field(init=False)
+    """In how many rounds a client takes part once, for certain: one event pays for as many."""
+    _blank: dict[str, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        layout, clients = self.objective.layout, self.population.clients
+        method = bind_method(self.method, self.cohort, layout, clients, self.public)
+        if self.copies > 1 and method.mechanism.settings.get("trust") == "sum":
+            raise CloisterError(
+                f"Expected samples that lie with one client for {method.name} with trust = sum, found some that lie "
+                f"with {self.copies}: they would move one sum together, which is not priced, so use trust = message."
+            )
+        derived = {
+            "method": method,
+            "sensitivity": sensitivity_of(method, layout),
+            "event": event_of(method, self.cohort, layout, clients),
+            "denominator": self.cohort.expected(clients),
+            "unit": method.unit,
+            "cycle": self.cohort.min_separation(clients),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+
+    def noise_of(self, client: int) -> float:
+        """The noise multiplier of a client's private steps."""
+        noise = self.multipliers[client] if self.multipliers else self.method.mechanism.noise_multiplier
+        return noise or 0.0
+
+    def charges(self, members: list[int], noise_scale: float = 1.0) -> dict[str, Charge]:
+        """What a round costs whom: all clients' one account, or one of each member that has data."""
+        if self.unit is ProtectedUnit.CLIENT:
+            return {self.unit: Charge(self.event)}
+        sizes = self.population.counts
+        found: dict[str, Charge] = {}
+        known: dict[tuple[float, int], Charge] = {}
+        layout = self.objective.layout
+        for client in members:
+            key = (self.noise_of(client) * noise_scale, int(sizes[client]))
+            if key[1]:
+                known[key] = known[key] if key in known else charge_of(self.method, *key, self.copies, layout)
+                found[sample_account(client)] = known[key]
+        return found
+
+    def context(self, w: Tensor, broadcast: State, key: Tensor | None = None) -> Context:
+        """What transforms may know: without a key, the server's."""
+        key = torch.zeros((), dtype=torch.int64, device=w.device) if key is None else key
+        return Context(self.objective, self.public, self.denominator, w, key, w.shape[0], broadcast)
+
+    def blank(self, w: Tensor, broadcast: State) -> Tensor:
+        """A message of zeros: messages are not always of the shape and type of the model."""
+        if "message" not in self._blank:
+            made = self.method.transform.encode(torch.zeros_like(w), self.context(w, broadcast))
+            _expect_as_declared(self.method, made, self.sensitivity)
+            self._blank["message"] = torch.zeros_like(made)
+        return self._blank["message"]
+
+    def broadcast(self, round: int, w: Tensor, state: State) -> State:
+        """What every client is told beside the model; `state` is the transform's."""
+        tell = self.method.transform.broadcast
+        return {} if tell is None else tell(self.streams, round, self.context(w, {}), state)
+
+    def client_state(self, w: Tensor, known: Tensors) -> Tensors:
+        """What clients keep from round to round, a row for each: as it stands, or as it begins. Copied: it changes."""
+        names = self.method.local.client_state
+        start = self.method.local.init(w) if names else {}
+        clients = self.population.clients
+        return {n: known[n].clone() if n in known else start[n].expand(clients, -1).clone() for n in names}
+
+
+def bind(
+    method: Method,
+    cohort: Cohort,
+    objective: Objective,
+    population: Population,
+    streams: Streams,
+    w: Tensor,
+    precision: str = "exact",
+    public: Samples | None = None,
+    multipliers: tuple[float, ...] = (),
+    copies: int = 1,
+) -> Federation:
+    """A federation whose parts fit one another: a message of zeros has gone all the way there and back."""
+    fed = Federation(method, cohort, objective, population, streams, precision, public, multipliers, copies)
+    _dry_run(fed, w)
+    return fed
+
+
+def _dry_run(fed: Federation, w: Tensor) -> None:
+    method, state = fed.method, fed.method.init(w)
+    try:
+        broadcast = fed.broadcast(1, w, state.transform)
+        context, message = fed.context(w, broadcast), fed.blank(w, broadcast)
+        if method.transform.after is not None:
+            message = method.transform.after(message, context)
+        if method.mechanism.correlate is not None:
+            message, _ = method.mechanism.correlate(message, 1, state.mechanism)
+        if method.transform.decode is not None:
+            message, _ = method.transform.decode(message, context, state.transform)
+        fits = message.shape == w.shape or not method.server.takes_updates
+    except (RuntimeError, IndexError, KeyError, ValueError, TypeError) as error:
+        if isinstance(error, CloisterError):
+            raise
+        raise CloisterError(
+            f"Expected transforms and noise that fit one another, found {_parts(method)}, which fail "
+            f"({str(error).splitlines()[0] if str(error) else type(error).__name__}): put them in another order."
+        ) from error
+    if not fits:
+        raise CloisterError(
+            f"Expected an update of {w.shape[0]} numbers from {_parts(method)}, found one of shape "
+            f"{tuple(message.shape)}: decode must undo what encode does to the length."
+        )
+
+
+def _parts(method: Method) -> str:
+    parts = method.transform.parts or (method.transform,)
+    return f"{', '.join(part.name for part in parts)} under {method.mechanism.name} noise"
+
+
+def _expect_as_declared(method: Method, message: Tensor, declared: Sensitivity) -> None:
+    """Refuse messages of another length or type than the transform says: noise was priced for what it says."""
+    length = message.shape[0] if declared.length is None else declared.length
+    if message.shape != (length,) or message.is_floating_point() is declared.integer:
+        raise CloisterError(
+            f"Expected messages of {length} {'whole' if declared.integer else 'real'} numbers, as the transform "
+            f"{method.transform.name} says, found {message.dtype} of shape {tuple(message.shape)}: fix its sensitivity."
+        )
+
+
+def rehearsal(fed: Federation, population: Population) -> Federation:
+    """The same federation over made-up people who all take part: for trying things out, never for a release."""
+    min_separation = fed.method.mechanism.min_separation
+    cohort = replace(
+        fed.cohort,
+        name="everyone",
+        expected=float,
+        event=lambda noise, _: Gaussian(noise),
+        min_separation=lambda _: min_separation,
+    )
+    return replace(fed, population=population, cohort=cohort, multipliers=())
+
+
+def sensitivity_of(method: Method, layout: Layout) -> Sensitivity:
+    """What is known of any client's message under a method."""
+    return method.transform.sensitivity(Sensitivity(length=layout.size), layout)
+
+
+def bind_method(
+    method: Method,
+    cohort: Cohort,
+    layout: Layout,
+    clients: int,
+    public: Samples | None = None,
+    norms: Callable[[], Tensor] | None = None,
+) -> Method:
+    """The method, completed for a model and a cohort; refused where no noise would make it private."""
+    expected, noise = cohort.expected(clients), method.mechanism.noise_multiplier
+    expect(
+        0 < expected <= clients,
+        f"a cohort of at most {clients} clients, as many as there are",
+        expected,
+        "ask for fewer",
+    )
+    if noise is not None and method.bind is not None:
+        context = BindContext(layout, expected, cohort.min_separation(clients), public, norms)
+        method = replace(method.bind(method, context), bind=None)
+    if method.mechanism.place == "local":
+        _expect_private_steps(method)
+        return method
+    mechanism, sensitivity = method.mechanism, sensitivity_of(method, layout)
+    if method.unit is ProtectedUnit.SAMPLE and method.bind is None and noise and mechanism.account is as_drawn:
+        raise CloisterError(
+            f"Expected noise that is priced for single samples (in_steps, binomial) for the unit sample, found "
+            f"{mechanism.name}, {mechanism.place}: use the unit client."
+        )
+    if noise and not sensitivity.l2 < math.inf:
+        raise CloisterError(
+            f"Expected a bounded update for the {mechanism.name} mechanism, found none: without a "
+            "bound no noise suffices, so add transforms.clip_l2(clip) to the method with a finite clip."
+        )
+    if mechanism.min_separation > cohort.min_separation(clients):
+        raise CloisterError(
+            f"Expected cohorts in which a client takes part once in {mechanism.min_separation} rounds at most, "
+            f"because the noise of {method.name} is correlated over as many, found cohorts {cohort.name} of {clients} "
+            f"clients: use cohort = cyclic, with cohorts of at most {clients // mechanism.min_separation}."
+        )
+    most = mechanism.most_l2(sensitivity)
+    if method.bind is None and noise and (sensitivity.integer is not mechanism.integer or sensitivity.l2 > most):
+        raise CloisterError(
+            f"Expected messages of norm at most {most:g} for {mechanism.name} noise, and whole numbers for whole noise "
+            f"alone, found a bound of {sensitivity.l2:g} and {'whole' if sensitivity.integer else 'real'} numbers: "
+            "scale the one to the other."
+        )
+    if noise and method.transform.after is not None and not method.local_only:
+        raise CloisterError(
+            f"Expected noise to be the last thing that happens to a message, found {_parts(method)}, where something "
+            "follows it: of a sum of such messages nothing is proven, so leave that out, or price single messages "
+            "(local_only)."
+        )
+    if method.local_only and isinstance(cohort.event(1.0, clients), PoissonGaussian):
+        raise CloisterError(
+            f"Expected cohorts of a fixed size for {method.name}, whose clients are protected by their own shares of "
+            "the noise alone, found poisson: use cohort = fixed or everyone."
+        )
+    return method
+
+
+def _expect_private_steps(method: Method) -> None:
+    """Noise in the steps protects samples whose batches are secret, and a message that is made of nothing else."""
+    local = method.local
+    private = local.private is not None and len(local.phases) == 1 and local.batching.lots is not None
+    if not private or method.unit is not ProtectedUnit.SAMPLE:
+        raise CloisterError(
+            f"Expected a local rule of one phase whose steps are private by themselves, over secret batches, and the "
+            f"unit sample, for noise that is local, found {local.name} and {method.unit}: use local.dp_sgd."
+        )
+
+
+def charge_of(method: Method, noise: float, samples: int, copies: int, layout: Layout) -> Charge:
+    """What a round costs a sample of a client with so many samples, if it lies with `copies` such clients."""
+    batching, private = method.local.batching, method.local.private
+    if not noise:
+        return Charge(NonPrivate())
+    steps = batching.steps_for(samples) * copies
+    if private is not None:
+        return Charge(batching.event(private.worth(noise), samples), steps)
+    return Charge(method.mechanism.account(batching.event(noise, samples), sensitivity_of(method, layout)), steps)
+
+
+def event_of(method: Method, cohort: Cohort, layout: Layout, clients: int) -> Event:
+    """What a release of the (bound) method costs: its noise as a multiple of what a client can contribute."""
+    noise = method.mechanism.noise_multiplier
+    if not noise or method.unit is ProtectedUnit.SAMPLE:
+        return NonPrivate()
+    sensitivity = sensitivity_of(method, layout)
+    sound = noise if sensitivity.assumed_l2 is None else noise * sensitivity.assumed_l2 / sensitivity.l2
+    if method.local_only:  # a message becomes any other, under one share of the noise, and everybody sees whose it is
+        return Gaussian(sound * sensitivity.l2 / (sensitivity.replaced * math.sqrt(cohort.expected(clients))))
+    event = cohort.event(sound, clients)
+    if adjacency_of(event) is Adjacency.REPLACE_ONE:  # which is priced as if the sum moved by twice the bound
+        event = cohort.event(sound * 2 * sensitivity.l2 / sensitivity.replaced, clients)
+    return method.mechanism.account(event, sensitivity)

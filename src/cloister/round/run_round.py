@@ -1,0 +1,174 @@
+"""One round is a straight line, and this is it: the server's half, and both halves one after the other.
+
+    open_round    1 sample     who takes part
+                  2 charge     the ledger, before anything is computed; raises BudgetExceededError
+                  3 broadcast  what the clients are told beside the model (a shared mask, a clip)
+    answer        4 local      each client's update            \\
+                  5 encode     clip it, compress it, ...        >  mapped over the cohort by an engine
+                  6 share      add noise, when distributed     /
+    close_round   7 aggregate  sum, by client number
+                  8 noise      add noise, when central (or what is missing of the clients' shares)
+                  9 decode     the transforms' server halves, in reverse order
+                  10 step      server optimizer, on the sum divided by a constant
+
+Guarantee, where clients are protected: what leaves the round depends on a client's data only through one term of the
+sum, whose norm is at most the bound that the noise was scaled to. Weights are equal; the denominator is a constant of
+the run.
+
+Guarantee, where samples are: every message is private by itself, and its client has paid for it (`answer`). Who took
+part is no secret then, so the sum is divided by how many they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cloister.errors import CloisterError, expect
+from cloister.joints import Context, MethodState, State
+from cloister.privacy.events import NoOp
+from cloister.privacy.ledger import Ledger
+from cloister.privacy.unit import ProtectedUnit
+from cloister.round.answer import Engine, answer, noise_share
+from cloister.round.bind import Federation
+from cloister.round.offer import Offer, Reply
+
+SERVER = -1
+"""The client number in whose name the server draws noise (and the numbers below, where it draws several parts)."""
+
+
+class Outcome(NamedTuple):
+    """The model after a round, with what the simulator saw on the way (not private: see the certificate)."""
+
+    w: Tensor
+    state: MethodState
+    cohort_size: int
+    nonfinite_updates: Tensor
+    """How many updates were not finite; still on its way where a device computes it."""
+    dropped: int = 0
+    """How many members had no budget left."""
+
+
+def run_round(fed: Federation, ledger: Ledger, engine: Engine, round: int, w: Tensor, state: MethodState) -> Outcome:
+    """One round, numbered from 1, of a federation whose clients are all in this process."""
+    offer = open_round(fed, ledger, round, w, state)
+    answered = answer(fed, ledger, offer, engine, state.clients)
+    w, new = close_round(fed, offer, [answered.reply], state, trusted=True)
+    state = replace(new, clients=answered.client_state)
+    return Outcome(w, state, len(answered.reply.clients), answered.nonfinite_updates, answered.refused)
+
+
+def open_round(fed: Federation, ledger: Ledger, round: int, w: Tensor, state: MethodState) -> Offer:
+    """Who is asked, and what they are told. Where clients are protected, it is paid for.
+
+    The ledger is on the disk when `ledger.sync` returns: before an offer leaves this process, and before `answer`
+    lets a reply go.
+    """
+    method, clients = fed.method, fed.population.clients
+    members = fed.cohort.sample(fed.streams, round, clients)
+    inside = not len(members) or bool(members[0] >= 0 and members[-1] < clients)
+    if not inside or not bool((members[1:] > members[:-1]).all()):  # or one client would move the sum twice
+        raise CloisterError(
+            f"Expected the cohort {fed.cohort.name} to name clients 0 to {clients - 1} in rising order, "
+            "each once, found something else: fix its sample function."
+        )
+    if fed.unit is ProtectedUnit.CLIENT:
+        _charge(fed, ledger, round)
+    tell, schedule = method.transform.broadcast, method.noise_schedule
+    told = {} if tell is None else fed.broadcast(round, w, state.transform)
+    return Offer(round, members, w, told, 1.0 if schedule is None else schedule(state.server))
+
+
+def _charge(fed: Federation, ledger: Ledger, round: int) -> None:
+    """Charge for the round, or note that the cycle it belongs to was charged for.
+
+    A round that is played again with other noise is a release of its own, whatever its cycle has paid.
+    """
+    unit, replays, event = fed.unit, fed.streams.replays, fed.event
+    first = round - (round - 1) % fed.cycle
+    if first < round and ledger.has_paid(unit, first) and (replays or not ledger.has_paid(unit, round)):
+        event = NoOp()
+    ledger.charge(unit, event, round=round, repeatable=replays)
+
+
+def close_round(
+    fed: Federation, offer: Offer, replies: Sequence[Reply], state: MethodState, trusted: bool = False
+) -> tuple[Tensor, MethodState]:
+    """The next model from the replies to an offer, which are checked unless they are this process's own.
+
+    Messages are added by client number, so that it makes no difference in which order they came.
+    """
+    method, w = fed.method, offer.w
+    if not trusted:
+        replies = _checked(fed, offer, replies)
+    total, took_part = None, 0
+    for reply in replies:
+        total = reply.message if total is None else total + reply.message
+        took_part += len(reply.clients)
+    if total is None:
+        total = fed.blank(w, offer.broadcast).clone()
+    total, mechanism_state = _with_server_noise(fed, offer.round, total, took_part, state.mechanism)
+    no_key, transform_state = torch.zeros((), dtype=torch.int64, device=w.device), state.transform
+    context = Context(fed.objective, fed.public, fed.denominator, w, no_key, w.shape[0], offer.broadcast)
+    if method.transform.decode is not None:
+        total, transform_state = method.transform.decode(total, context, state.transform)
+        context = replace(context, released=transform_state)
+    mean = total / (fed.denominator if fed.unit is ProtectedUnit.CLIENT else max(took_part, 1))
+    w, server_state = method.server.update(w, mean, state.server, context)
+    return w, MethodState(transform_state, mechanism_state, server_state, state.clients)
+
+
+def _with_server_noise(
+    fed: Federation, round: int, total: Tensor, took_part: int, state: State
+) -> tuple[Tensor, State]:
+    """The sum with all the noise that was paid for."""
+    mechanism = fed.method.mechanism
+    if mechanism.place == "central":
+        noise = noise_share(fed, total, round, SERVER, 1)
+        if mechanism.correlate is not None:
+            noise, state = mechanism.correlate(noise, round, state)
+        return total + noise, state
+    if mechanism.place == "distributed":
+        for number in range(mechanism.missing(took_part)):
+            total = total + noise_share(fed, total, round, SERVER - number, max(took_part, 1))
+    return total, state
+
+
+def _checked(fed: Federation, offer: Offer, replies: Sequence[Reply]) -> list[Reply]:
+    """The replies by client number; refused where one is not an answer to the offer, or is not what it may be."""
+    replies = sorted((reply for reply in replies if len(reply.clients)), key=lambda reply: int(reply.clients[0]))
+    blank, asked = fed.blank(offer.w, offer.broadcast), set(offer.clients.tolist())
+    numbers = [client for reply in replies for client in reply.clients.tolist()]
+    twice = sorted({client for client in numbers if numbers.count(client) > 1})
+    expect(not twice, "one reply of each client", f"several of clients {twice}", "count the first one alone")
+    strangers = sorted(set(numbers) - asked)
+    expect(not strangers, "replies of clients who were asked", f"others ({strangers})", "leave these out")
+    distributed = fed.method.mechanism.place == "distributed"
+    if distributed and fed.unit is ProtectedUnit.CLIENT and asked - set(numbers):
+        raise CloisterError(
+            f"Expected replies of all {len(asked)} clients, whose noise adds up to what was accounted, found "
+            f"{len(numbers)}: ask again, or add the noise at the server."
+        )
+    for reply in replies:
+        message, who = reply.message, reply.clients.tolist()
+        alike = message.shape == blank.shape and message.dtype == blank.dtype
+        expect(
+            alike,
+            f"a message of {blank.dtype}, {tuple(blank.shape)}",
+            f"{message.dtype}, {tuple(message.shape)}",
+            f"leave out what came from {who}",
+        )
+        expect(bool(torch.isfinite(message).all()), "finite numbers", f"others in what came from {who}", "leave it out")
+        if not distributed and fed.unit is ProtectedUnit.CLIENT:  # noise in a message has no bound
+            most, norm = len(who) * fed.sensitivity.l2, float(message.double().norm())
+            expect(
+                norm <= most * (1 + 1e-6),
+                f"a message of norm at most {most:g}",
+                f"{norm:g} from {who}",
+                "leave it out: a client's part in the sum is what was accounted",
+            )
+    return replies
