@@ -24,7 +24,7 @@ from works import WORKS, Work
 
 sys.path.insert(0, str(ROOT / "benchmarks" / "peers"))
 CIFAR, DIGITS = replace(WORKS["cifar"], cohort=10), WORKS["digits"]  # a fifth of the clients: a round takes seconds
-SMALL = Work("mlp", (8,), 10, cohort=50, steps=5, batch=10, registered=1000, samples=10)
+SMALL = Work("mlp", (8,), 10, cohort=50, steps=5, batch_size=10, registered=1000, samples=10)
 
 
 def run_peer(name: str, script: str, *words: str) -> Times:
@@ -71,7 +71,7 @@ def cifar(suite: Suite) -> None:
 
 def registered(suite: Suite) -> None:
     """A million registered clients against a thousand, same cohort."""
-    for name, cohort in (("fixed", cl.fixed(50)), ("poisson", None)):
+    for name, cohort in (("fixed_size", cl.fixed_size(50)), ("poisson", None)):
         plays = {}
         for count in (1000, 1_000_000):
             bench = Bench(replace(SMALL, registered=count), "cpu")

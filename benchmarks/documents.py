@@ -26,7 +26,7 @@ import page
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 DOCUMENTS = (ROOT / "README.md", DOCS / "methods.md", DOCS / "samples.md", DOCS / "speed.md")
-ENGINE = "engine=vectorised"  # named, because auto may take another one on another day, which rounds otherwise
+ENGINE = "engine=vectorized"  # named, because auto may take another one on another day, which rounds otherwise
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
 
 
@@ -36,7 +36,7 @@ def read(name: str) -> Any:
 
 def digits() -> str:
     """The demo's table."""
-    from cloister.experiments.figures import demo_text
+    from cloister.runs.figures import demo_text
 
     return f"```\n{demo_text(read('digits'))}\n```"
 
@@ -71,7 +71,7 @@ def mnist_methods() -> str:
 
 
 def _settings(rows: list[dict[str, Any]]) -> list[str]:
-    from cloister.experiments.report import settings_text
+    from cloister.runs.report import settings_text
 
     if "settings" not in rows[0]:
         return []
@@ -131,10 +131,10 @@ def written(text: str) -> str:
 
 def measure() -> None:
     """Make anew what takes minutes."""
-    from cloister.data import registry, shelf
-    from cloister.experiments.config import build, load
-    from cloister.experiments.figures import write_figures
-    from cloister.experiments.folder import RunFolder
+    from cloister.data import registry, storage
+    from cloister.runs.config import build, load
+    from cloister.runs.figures import write_figures
+    from cloister.runs.folder import RunFolder
 
     def cloister(*words: str) -> None:
         subprocess.run([sys.executable, "-m", "cloister", *words], check=True, cwd=ROOT)
@@ -144,8 +144,8 @@ def measure() -> None:
         cloister("demo", "--folder", str(runs / "demo"))
         for end in ("json", "png"):
             shutil.copyfile(runs / "demo" / f"demo.{end}", DOCS / f"digits.{end}")
-        if shelf.present(registry.entry("qmnist"), shelf.data_folder()) is not True:
-            print(f"MNIST by its writers is not in {shelf.data_folder()}: its figures stay as they are")
+        if storage.present(registry.entry("qmnist"), storage.data_folder()) is not True:
+            print(f"MNIST by its writers is not in {storage.data_folder()}: its figures stay as they are")
             return
         file = "experiments/mnist-writers.toml"
         for epsilon in (8, 2):

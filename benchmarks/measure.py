@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from cloister.cohorts import fixed
+from cloister.core.precision import multiplying
 from cloister.engine import Loop
-from cloister.precision import multiplying
 from cloister.privacy.ledger import Ledger
 from cloister.round import Engine, cohort_total, run_round
+from cloister.server.cohorts import fixed_size
 from works import Work, federation, flops, plain_loop
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -98,7 +98,7 @@ class Bench:
     def with_cohort(self, size: int) -> Bench:
         """The same model and data with more clients in a round; what was compiled can be used again."""
         other = replace(self, work=replace(self.work, cohort=size))
-        object.__setattr__(other, "fed", replace(self.fed, cohort=fixed(size)))
+        object.__setattr__(other, "fed", replace(self.fed, cohort=fixed_size(size)))
         return other
 
     def round(self, engine: Engine) -> Callable[[int], Any]:

@@ -20,8 +20,10 @@ from cloister.engine import Vectorized, chunk_size
 from measure import Bench
 from works import Work
 
-SCATTER = Work("scatter_linear", (81, 7, 7), 10, 10, 2, batch=512, registered=10, samples=2048, lr=0.05, pixels=False)
-CNN = Work("pfl_benchmark_cnn", (3, 32, 32), 10, 10, 2, batch=64, registered=10, samples=256, lr=0.01)
+SCATTER = Work(
+    "scatter_linear", (81, 7, 7), 10, 10, 2, batch_size=512, registered=10, samples=2048, lr=0.05, pixels=False
+)
+CNN = Work("pfl_benchmark_cnn", (3, 32, 32), 10, 10, 2, batch_size=64, registered=10, samples=256, lr=0.01)
 BUDGET = 512 * 2**20
 
 
@@ -29,13 +31,15 @@ def grown(work: Work, private: bool, budget: int | None, tell: Any) -> None:
     """Two rounds; tells the growth in MiB and how many clients went together."""
     torch.set_num_threads(2)
     bench = Bench(work, "cpu")
-    steps: dict[str, Any] = {"lr": work.lr, "batch": work.batch}
+    steps: dict[str, Any] = {"lr": work.lr, "batch_size": work.batch_size}
     method = (
-        cl.methods.pfl(clip=1.0, epochs=work.steps, epoch="lot", momentum=0.0, noise_multiplier=1.0, **steps)
+        cl.methods.pfl(
+            clip_norm=1.0, local_epochs=work.steps, local_epoch="batch", momentum=0.0, noise_multiplier=1.0, **steps
+        )
         if private
-        else cl.methods.fedavg(steps=work.steps, **steps)
+        else cl.methods.fedavg(local_steps=work.steps, **steps)
     )
-    object.__setattr__(bench, "fed", replace(bench.fed, method=method, cohort=cl.everyone()))
+    object.__setattr__(bench, "fed", replace(bench.fed, method=method, cohort=cl.full()))
     chunk = chunk_size(bench.fed, bench.w, budget) if budget else work.cohort
     play = bench.round(Vectorized(chunk))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -46,10 +50,10 @@ def grown(work: Work, private: bool, budget: int | None, tell: Any) -> None:
 
 def measured(work: Work, private: bool, budget: int | None = None) -> tuple[float, int]:
     """The same in a process of its own."""
-    here, there = multiprocessing.Pipe()
+    context, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=grown, args=(work, private, budget, there))
     process.start()
-    found: tuple[float, int] = here.recv()
+    found: tuple[float, int] = context.recv()
     process.join()
     return found
 

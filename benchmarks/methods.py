@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 import cloister as cl
+from cloister.core import Cohort, Method
 from cloister.engine import Graphed, Vectorized
-from cloister.joints import Cohort, Method
 from cloister.round import Engine
 from measure import Bench, Suite, Times, in_turns, timed
 from works import WORKS, Work
@@ -42,13 +42,18 @@ BARS = {
 
 def methods(work: Work) -> dict[str, tuple[Method, Cohort]]:
     """Each with the same local steps. top_k's bar is its own cost, so it is put upon plain steps here."""
-    shared: dict[str, Any] = {"lr": work.lr, "steps": work.steps, "batch": work.batch, "noise_multiplier": 1.0}
-    usual: dict[str, Any] = {"clip": work.clip, **shared}
+    shared: dict[str, Any] = {
+        "lr": work.lr,
+        "local_steps": work.steps,
+        "batch_size": work.batch_size,
+        "noise_multiplier": 1.0,
+    }
+    usual: dict[str, Any] = {"clip_norm": work.clip_norm, **shared}
     bare: dict[str, Any] = {**usual, "momentum": 0.0, "weight_decay": 0.0, "lr_decay": 1.0}
-    rule = cl.local.sgd(lr=work.lr, batch=work.batch, steps=work.steps)
+    rule = cl.client.sgd(lr=work.lr, batch_size=work.batch_size, local_steps=work.steps)
     plain = cl.methods.dp_fedavg(**usual)
     on_sum = cl.transforms.chain(plain.transform, cl.transforms.top_k_of_sum(0.4))
-    cohort, turns = cl.fixed(work.cohort), cl.cyclic(work.cohort)
+    cohort, participations = cl.fixed_size(work.cohort), cl.cyclic(work.cohort)
     made = cl.methods
     return {
         "dp_fedavg": (plain, cohort),
@@ -58,12 +63,12 @@ def methods(work: Work) -> dict[str, tuple[Method, Cohort]]:
         "adaptive_clipping": (made.adaptive_clipping(**usual), cohort),
         "lus": (made.lus(**usual), cohort),
         "lus batch": (made.lus(**usual, importance="batch"), cohort),
-        "top_k A": (replace(plain, local=cl.local.keep_largest(rule, 0.4)), cohort),
+        "top_k A": (replace(plain, local=cl.client.keep_largest(rule, 0.4)), cohort),
         "top_k B": (replace(plain, transform=on_sum), cohort),
         "dp_fedsam": (made.dp_fedsam(**bare), cohort),
         "dp_fedsam plain": (made.dp_fedsam(**bare, sam="plain"), cohort),
-        "ddgauss": (made.ddgauss(**usual), turns),
-        "dp_ftrl": (made.dp_ftrl(**usual), turns),
+        "ddgauss": (made.ddgauss(**usual), participations),
+        "dp_ftrl": (made.dp_ftrl(**usual), participations),
         "dp_fedprox": (made.dp_fedprox(**usual), cohort),
     }
 

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 import cloister as cl
-from cloister.population import Population
-from cloister.experiments import prepare, training
-from cloister.experiments.folder import RunFolder
+from cloister.client.population import Population
+from cloister.client.preprocessing import images
 from cloister.privacy.ledger import Ledger
-from cloister.views import images
+from cloister.runs import prepare, training
+from cloister.runs.folder import RunFolder
 
 SPENT: dict[str, float] = defaultdict(float)
 
@@ -58,9 +58,15 @@ def pictures(shape: tuple[int, ...], clients: int, samples: int, tests: int) -> 
     labels = torch.randint(0, 10, (len(inputs),), generator=random)
     sizes = torch.full((clients,), samples)
     people = Population(inputs[:-tests], labels[:-tests], sizes.cumsum(0) - sizes, sizes)
-    view = images((0.5,) * shape[0], (0.25,) * shape[0])
+    preprocessing = images((0.5,) * shape[0], (0.25,) * shape[0])
     return cl.data.Task(
-        "made up", people, inputs[-tests:], labels[-tests:], 10, lambda: cl.models.cnn(shape, 10), view=view
+        "made up",
+        people,
+        inputs[-tests:],
+        labels[-tests:],
+        10,
+        lambda: cl.models.cnn(shape, 10),
+        preprocessing=preprocessing,
     )
 
 
@@ -86,7 +92,7 @@ def main() -> None:
         f"{'':<22}{'ms a round':>11}{'evaluation':>11}{'accounting':>11}{'log':>7}{'checkpoints':>12}{'together':>10}"
     )
     for name, (task, cohort, rounds, steps, batch, model) in works.items():
-        method = cl.methods.dp_fedavg(clip=1.0, lr=0.1, steps=steps, batch=batch)
+        method = cl.methods.dp_fedavg(clip_norm=1.0, lr=0.1, local_steps=steps, batch_size=batch)
         SPENT.clear()
         with tempfile.TemporaryDirectory() as folder:
             settings = {"cohort": cohort, "epsilon": 8.0, "delta": 1e-4, "model": model, "device": device}

@@ -1,10 +1,10 @@
-"""Private steps beside Opacus, client by client: the same lots, models and noise, in one run on one machine.
+"""Private steps beside Opacus, client by client: the same batches, models and noise, in one run on one machine.
 
     python benchmarks/samples.py [--device cuda] [--rounds 10] [--work NAME ...] [--json FILE]
 
-Both sides process the same Poisson lots. Ours draws them, and the noise, inside the clock; Opacus (GradSampleModule and
-DPOptimizer, a fresh one for each client and round, as PFL's own code has it) is given them. The clients' models start
-from the same parameters and are averaged in the end.
+Both sides process the same Poisson batches. Ours draws them, and the noise, inside the clock; Opacus (GradSampleModule
+and DPOptimizer, a fresh one for each client and round, as PFL's own code has it) is given them. The clients' models
+start from the same parameters and are averaged in the end.
 """
 
 from __future__ import annotations
@@ -21,24 +21,28 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import cloister as cl
+from cloister.client.poisson_batches import draw_batches
 from cloister.engine import Graphed, Loop, Vectorized
-from cloister.round.bind import Federation
-from cloister.lots import draw_lots
 from cloister.round import Engine
+from cloister.round.bind import Federation
 from measure import Bench, Suite, in_turns
 from works import Work
 
 CLIP, NOISE = 1.0, 1.0
 
 WORKS = {
-    "mnist": Work("papernot_mnist_cnn", (1, 28, 28), 10, 10, steps=5, batch=64, registered=10, samples=6000, lr=0.05),
-    "mnist100": Work("papernot_mnist_cnn", (1, 28, 28), 10, 100, 5, batch=64, registered=100, samples=600, lr=0.05),
-    "digits": Work("mlp", (64,), 10, cohort=50, steps=5, batch=10, registered=50, samples=40, lr=0.05),
+    "mnist": Work(
+        "papernot_mnist_cnn", (1, 28, 28), 10, 10, steps=5, batch_size=64, registered=10, samples=6000, lr=0.05
+    ),
+    "mnist100": Work(
+        "papernot_mnist_cnn", (1, 28, 28), 10, 100, 5, batch_size=64, registered=100, samples=600, lr=0.05
+    ),
+    "digits": Work("mlp", (64,), 10, cohort=50, steps=5, batch_size=10, registered=50, samples=40, lr=0.05),
     "scatter": Work(
-        "scatter_linear", (81, 7, 7), 10, 10, 10, batch=64, registered=10, samples=640, lr=0.05, pixels=False
+        "scatter_linear", (81, 7, 7), 10, 10, 10, batch_size=64, registered=10, samples=640, lr=0.05, pixels=False
     ),
 }
-WORKS["linear"] = replace(WORKS["scatter"], model="logistic", shape=(3969,))  # on features that were normalised before
+WORKS["linear"] = replace(WORKS["scatter"], model="logistic", shape=(3969,))  # on features that were normalized before
 BARS = {"cpu": {"mnist": 1.3, "digits": 15.0, "scatter": 6.0, "linear": 6.0}, "cuda": {"mnist100": 60.0}}
 
 
@@ -46,16 +50,22 @@ def federation(work: Work, device: str, precision: str) -> Bench:
     """The work as a federation of clients that train privately and all take part."""
     bench = Bench(work, device, precision)
     method = cl.methods.pfl(
-        clip=CLIP, lr=work.lr, momentum=0.0, batch=work.batch, epochs=work.steps, epoch="lot", noise_multiplier=NOISE
+        clip_norm=CLIP,
+        lr=work.lr,
+        momentum=0.0,
+        batch_size=work.batch_size,
+        local_epochs=work.steps,
+        local_epoch="batch",
+        noise_multiplier=NOISE,
     )
-    object.__setattr__(bench, "fed", replace(bench.fed, method=method, cohort=cl.everyone()))
+    object.__setattr__(bench, "fed", replace(bench.fed, method=method, cohort=cl.full()))
     return bench
 
 
-def lots_of(work: Work, fed: Federation, round: int) -> list[list[Tensor]]:
-    """For every client, the rows of each of its lots."""
+def batches_of(work: Work, fed: Federation, round: int) -> list[list[Tensor]]:
+    """For every client, the rows of each of its batches."""
     clients, sizes = range(work.cohort), fed.population.counts.tolist()
-    drawn = draw_lots(fed.streams, round, 0, fed.method.local.batching, clients, sizes, work.cohort)
+    drawn = draw_batches(fed.streams, round, 0, fed.method.local.batching, clients, sizes, work.cohort)
     starts, device = fed.population.starts.cpu(), fed.population.starts.device
     return [
         [(rows[real] + start).to(device) for rows, real in zip(samples, mask, strict=True)]
@@ -73,13 +83,13 @@ def opacus_round(work: Work, fed: Federation, module: nn.Module, w: Tensor, lots
     for lot in lots:
         private = GradSampleModule(layout.load(copy.deepcopy(module), w))
         inner = torch.optim.SGD(private.parameters(), lr=work.lr)
-        optimiser = DPOptimizer(inner, noise_multiplier=NOISE, max_grad_norm=CLIP, expected_batch_size=expected)
+        optimizer = DPOptimizer(inner, noise_multiplier=NOISE, max_grad_norm=CLIP, expected_batch_size=expected)
         for rows in lot:
             inputs = fed.population.inputs[rows]
             inputs = (inputs / 255 - 0.5) / 0.25 if inputs.dtype == torch.uint8 else inputs
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             F.cross_entropy(private(inputs), fed.population.labels[rows]).backward()
-            optimiser.step()
+            optimizer.step()
         total += torch.cat([p.detach().flatten() for p in private.parameters()])
     return total / len(lots)
 
@@ -88,13 +98,13 @@ def engines_for(device: str, work: Work) -> dict[str, Engine]:
     if device == "cuda":
         return {"graphed": Graphed(work.cohort), "compiled": Graphed(work.cohort, compiled=True)}
     half = Vectorized(-(-work.cohort // 2))  # which the cache may hold
-    return {"vectorised": Vectorized(work.cohort), "in halves": half, "loop": Loop(workers=torch.get_num_threads())}
+    return {"vectorized": Vectorized(work.cohort), "in halves": half, "loop": Loop(workers=torch.get_num_threads())}
 
 
 def measure(suite: Suite, name: str, rounds: int, precision: str) -> None:
     work = WORKS[name]
     bench = federation(work, suite.device, precision)
-    ahead = [lots_of(work, bench.fed, number) for number in range(rounds + 50)]
+    ahead = [batches_of(work, bench.fed, number) for number in range(rounds + 50)]
     plays: dict[str, Any] = {}
     for label, engine in engines_for(suite.device, work).items():
         plays[label] = bench.round(engine)

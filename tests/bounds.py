@@ -17,9 +17,11 @@ from scipy import special, stats
 FALSE_ALARM = 1e-9
 
 
-def fits_rate(heads: int, tosses: int, rate: float, alarm: float = FALSE_ALARM) -> bool:
+def fits_rate(heads: int, tosses: int, sampling_rate: float, alarm: float = FALSE_ALARM) -> bool:
     """Whether so many heads can come of independent tosses; by the two tails of the binomial law, which is exact."""
-    return bool(min(stats.binom.cdf(heads, tosses, rate), stats.binom.sf(heads - 1, tosses, rate)) > alarm / 2)
+    return bool(
+        min(stats.binom.cdf(heads, tosses, sampling_rate), stats.binom.sf(heads - 1, tosses, sampling_rate)) > alarm / 2
+    )
 
 
 def fits_curve(draws: np.ndarray, cdf: Callable[[np.ndarray], np.ndarray], alarm: float = FALSE_ALARM) -> bool:

@@ -27,20 +27,20 @@ from hypothesis import HealthCheck, settings
 from torch import Tensor, nn
 
 import cloister as cl
-from cloister.batches import Work, shapes_of, work_of
 from cloister.cli.app import main
+from cloister.client.batches import Work, shapes_of, work_of
+from cloister.client.objective import objective_of
+from cloister.core import Cohort, Mechanism, Method, MethodState
+from cloister.core.arguments import flat_arguments
+from cloister.core.state import flatten
 from cloister.data import Task
 from cloister.engine import Loop, Vectorized
-from cloister.experiments import training
-from cloister.experiments.prepare import Ready, prepare
-from cloister.experiments.request import Request
-from cloister.joints import Cohort, Mechanism, Method, MethodState
-from cloister.joints.arguments import flat_arguments
-from cloister.joints.state import flatten
 from cloister.privacy.ledger import Ledger
-from cloister.problem import objective_of
+from cloister.random.streams import Streams
 from cloister.round import Federation, Offer, RoundPlan
-from cloister.streams import Streams
+from cloister.runs import training
+from cloister.runs.prepare import Ready, prepare
+from cloister.runs.request import Request
 
 torch.set_num_threads(1)
 # Choices that an earlier run of the tests made by its clock must not reach this one.
@@ -52,7 +52,7 @@ settings.register_profile("repeatable", derandomize=True, **_UNHURRIED)
 settings.register_profile("explore", derandomize=False, **_UNHURRIED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
-# What some machines set to have colours in a log, and no test expects in what it reads.
+# What some machines set to have colors in a log, and no test expects in what it reads.
 for _name in ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GITHUB_ACTIONS", "TTY_COMPATIBLE"):
     os.environ.pop(_name, None)
 # Processes that tests start have one thread each, as this one: the same sums everywhere, and no fight for two cores.
@@ -122,22 +122,26 @@ def federation(
     dtype: torch.dtype = torch.float64,
     secure: bool = False,
     device: str = "cpu",
-    public: tuple[torch.Tensor, torch.Tensor] | None = None,
+    public_samples: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[Federation, torch.Tensor]:
     """A federation ready for `run_round`, and the parameters it starts from."""
     task = task or toy_task()
     module = (model or toy_model(task)).to(device, dtype).train()
     population = task.population.to(torch.device(device), dtype)
-    objective = objective_of(module, task.loss, population.inputs[:2], population.labels[:2], task.classes, task.view)
-    if public is not None and public[0].is_floating_point():
-        public = public[0].to(device, dtype), public[1].to(device)
-    fed = Federation(method, cohort or cl.everyone(), objective, population, Streams(seed, secure), public=public)
+    objective = objective_of(
+        module, task.loss, population.inputs[:2], population.labels[:2], task.classes, task.preprocessing
+    )
+    if public_samples is not None and public_samples[0].is_floating_point():
+        public_samples = public_samples[0].to(device, dtype), public_samples[1].to(device)
+    fed = Federation(
+        method, cohort or cl.full(), objective, population, Streams(seed, secure), public_samples=public_samples
+    )
     return fed, objective.layout.flatten(dict(module.named_parameters()))
 
 
 def prepared(method: Method, task: Task, **more: Any) -> Ready:
     """A run that is ready to begin: seeded, on a CPU, of a few rounds in which everybody takes part."""
-    usual = {"rounds": 3, "cohort": cl.everyone(), "delta": 1e-3}
+    usual = {"rounds": 3, "cohort": cl.full(), "delta": 1e-3}
     return prepare(flat_arguments(Request)(method, task, **{**usual, **more}))
 
 

@@ -16,10 +16,10 @@ import torch
 from scipy import fft, stats
 from torch import Tensor
 
-from cloister.streams import Streams
+from cloister.random.streams import Streams
 
 PURPOSES = {"cohort", "lot", "step keys", "noise", "noise/more", "step noise"}
-"""What protects somebody: who takes part, who is in a lot, what follows from a sample's place in it, and noise."""
+"""What protects somebody: who takes part, who is in a batch, what follows from a sample's place in it, and noise."""
 HARMLESS = {"batches", "model", "mask", "public", "signs"}
 """What everybody may know."""
 

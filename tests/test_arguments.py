@@ -19,7 +19,7 @@ FLAWLESS = {"rounds": 1, "epsilon": 4.0, "delta": 1e-3, "engine": "loop", "model
 
 
 def method(**change):
-    return cl.methods.dp_fedavg(**{"clip": 1.0, "steps": 1, **change})
+    return cl.methods.dp_fedavg(**{"clip_norm": 1.0, "local_steps": 1, **change})
 
 
 def refused(call) -> str:
@@ -44,7 +44,7 @@ def refused(call) -> str:
         ({"task": (torch.zeros(3), torch.zeros(3))}, "task to be a Task"),
         ({"cohort": 0.5}, "cohort to be a Cohort such as cloister.poisson(0.5)"),
         ({"cohort": cl.poisson}, "found the function poisson: call it"),
-        ({"cohort": "everyone"}, "cohort to be a Cohort"),
+        ({"cohort": "full"}, "cohort to be a Cohort"),
         ({"model": "logistic"}, "model to be a torch module"),
         ({"model": nn.Linear}, "found the class Linear: call it with its arguments"),
         ({"model": 3}, "model to be a torch module"),
@@ -91,8 +91,8 @@ def test_a_wrong_argument_of_a_run_is_refused(change, message, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: method(server="adam"), "server to be a ServerOptimizer such as cloister.servers.sgd()"),
-        (lambda: method(server=cl.servers.adam), "found the function adam: call it"),
+        (lambda: method(server="adam"), "server to be a ServerOptimizer such as cloister.server.sgd()"),
+        (lambda: method(server=cl.server.adam), "found the function adam: call it"),
         (lambda: method(lr="fast"), "lr > 0"),
         (lambda: method(lr=10**40), "lr between 1e-18 and 1e+18"),
         (lambda: method(lr=10**400), "lr between 1e-18 and 1e+18, found about 10^400"),
@@ -101,35 +101,36 @@ def test_a_wrong_argument_of_a_run_is_refused(change, message, tmp_path, monkeyp
         (lambda: method(momentum=math.nan), "0 <= momentum < 1"),
         (lambda: method(weight_decay=10**40), "weight_decay <= 1e+18"),
         (lambda: method(lr_decay=None), "0 < lr_decay <= 1"),
-        (lambda: method(clip=None), "clip > 0"),
-        (lambda: method(clip=[1.0]), "clip > 0"),
-        (lambda: method(batch=10**40), "batch to be at most"),
-        (lambda: method(batch=2.5), "batch to be a whole number"),
-        (lambda: method(steps=2**63), "steps to be at most"),
-        (lambda: method(steps=0), "steps to be a whole number of at least 1"),
-        (lambda: method(steps=None, epochs=2**64), "epochs to be at most"),
-        (lambda: method(steps=None, epochs=False), "epochs to be a whole number"),
+        (lambda: method(clip_norm=None), "clip_norm > 0"),
+        (lambda: method(clip_norm=[1.0]), "clip_norm > 0"),
+        (lambda: method(batch_size=10**40), "batch_size to be at most"),
+        (lambda: method(batch_size=2.5), "batch_size to be a whole number"),
+        (lambda: method(local_steps=2**63), "local_steps to be at most"),
+        (lambda: method(local_steps=0), "local_steps to be a whole number of at least 1"),
+        (lambda: method(local_steps=None, local_epochs=2**64), "local_epochs to be at most"),
+        (lambda: method(local_steps=None, local_epochs=False), "local_epochs to be a whole number"),
         (lambda: method(noise=["central"]), "noise to be one of central, distributed"),
-        (lambda: method(mode=["honest"]), "mode to be one of"),
+        (lambda: method(mode=["sound"]), "mode to be one of"),
         (lambda: method(noise_multiplier="1"), "noise_multiplier >= 0"),
         (lambda: method(noise_multiplier=1e-300), "noise_multiplier to be 0 or between 0.001 and 1e+06"),
         (lambda: method(noise_multiplier=1e308), "noise_multiplier <= 1e+18"),
         (lambda: cl.methods.adap_dp_fl(server="adam"), "server to be a ServerOptimizer"),
         (lambda: cl.methods.adap_dp_fl(floor="low"), "floor > 0"),
-        (lambda: cl.methods.fed_spa(keep="some", steps=1), "0 < keep <= 1"),
-        (lambda: cl.methods.lus(1.0, sparsity="most", steps=1), "0 <= sparsity < 1"),
-        (lambda: cl.methods.ae_dpfl(queries="all", steps=1), "queries to be a whole number"),
-        (lambda: cl.poisson("half"), "0 < rate <= 1"),
-        (lambda: cl.poisson(10**400), "0 < rate <= 1, found about 10^400"),
-        (lambda: cl.fixed(2.5), "size to be a whole number"),
-        (lambda: cl.cyclic(10**40), "size to be at most"),
-        (lambda: cl.servers.adam(lr="slow"), "server_lr > 0"),
-        (lambda: cl.local.dp_sgd(1.0, cl.local.adam(0.1), 4, 1), "threshold to be a Threshold such as"),
-        (lambda: cl.local.dp_sgd(cl.local.fixed(1.0), "adam", 4, 1), "optimiser to be an Optimizer such as"),
-        (lambda: cl.local.sgd(lr=0.1, steps=1, gradient="sam"), "gradient to be a Gradient such as"),
+        (lambda: cl.methods.fed_spa(keep_fraction="some", local_steps=1), "0 < keep_fraction <= 1"),
+        (lambda: cl.methods.lus(1.0, sparsity="most", local_steps=1), "0 <= sparsity < 1"),
+        (lambda: cl.methods.ae_dpfl(queries="all", local_steps=1), "queries to be a whole number"),
+        (lambda: cl.poisson("half"), "0 < sampling_rate <= 1"),
+        (lambda: cl.poisson(10**400), "0 < sampling_rate <= 1, found about 10^400"),
+        (lambda: cl.fixed_size(2.5), "clients_per_round to be a whole number"),
+        (lambda: cl.cyclic(10**40), "clients_per_round to be at most"),
+        (lambda: cl.server.adam(lr="slow"), "server_lr > 0"),
+        (lambda: cl.client.dp_sgd(1.0, cl.client.adam(0.1), 4, 1), "threshold to be a Threshold such as"),
+        (lambda: cl.client.dp_sgd(cl.client.fixed(1.0), "adam", 4, 1), "optimizer to be an Optimizer such as"),
+        (lambda: cl.client.sgd(lr=0.1, local_steps=1, gradient="sam"), "gradient to be a Gradient such as"),
         (
-            lambda: cl.Method("mine", cl.local.sgd, cl.transforms.identity(), cl.mechanisms.none(), cl.servers.sgd()),
-            "local to be a LocalRule such as cloister.local.sgd(lr=0.1, steps=5), found the function sgd: call it",
+            lambda: cl.Method("mine", cl.client.sgd, cl.transforms.identity(), cl.mechanisms.none(), cl.server.sgd()),
+            "local to be a LocalRule such as cloister.client.sgd(lr=0.1, local_steps=5), found the function sgd: "
+            "call it",
         ),
     ],
 )
@@ -138,7 +139,7 @@ def test_a_wrong_argument_of_a_part_is_refused(make, message):
 
 
 def test_more_local_work_than_memory_holds_is_refused_before_a_folder_is_made(tmp_path):
-    for keys in ({"steps": 10**9}, {"steps": None, "epochs": 10**9}):
+    for keys in ({"local_steps": 10**9}, {"local_steps": None, "local_epochs": 10**9}):
         message = refused(lambda keys=keys: cl.run(method(**keys), TASK, **FLAWLESS, folder=tmp_path / "run"))
         assert "samples a client and round" in message
     assert list(tmp_path.iterdir()) == []
@@ -147,7 +148,7 @@ def test_more_local_work_than_memory_holds_is_refused_before_a_folder_is_made(tm
 @pytest.mark.parametrize("make", [method, cl.methods.pfl])
 def test_a_batch_larger_than_any_client_is_all_its_samples(make):
     keys = {**FLAWLESS, "epsilon": None}
-    large, fitting = (cl.run(make(batch=b, noise_multiplier=3.0), TASK, **keys).model for b in (10**9, 12))
+    large, fitting = (cl.run(make(batch_size=b, noise_multiplier=3.0), TASK, **keys).model for b in (10**9, 12))
     assert len(large.weight) == len(fitting.weight)
     assert torch.isfinite(large.weight).all()
 
@@ -185,11 +186,11 @@ class Branching(nn.Linear):
 
 def test_auto_falls_back_to_the_loop_and_says_so(tmp_path):
     asked = {**FLAWLESS, "model": Branching(6, 3), "engine": "auto"}
-    with pytest.warns(Note, match="vectorised engine is left out, because it cannot train this model"):
+    with pytest.warns(Note, match="vectorized engine is left out, because it cannot train this model"):
         run = cl.run(method(), TASK, **asked)
     assert run.engine == "loop"
-    message = refused(lambda: cl.run(method(), TASK, **{**asked, "engine": "vectorised"}, folder=tmp_path / "run"))
-    assert "the vectorised engine can train" in message
+    message = refused(lambda: cl.run(method(), TASK, **{**asked, "engine": "vectorized"}, folder=tmp_path / "run"))
+    assert "the vectorized engine can train" in message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -202,7 +203,7 @@ class Unlearnable(nn.Linear):
         return super().forward(x)
 
 
-@pytest.mark.parametrize("engine", ["auto", "loop", "vectorised"])
+@pytest.mark.parametrize("engine", ["auto", "loop", "vectorized"])
 def test_what_no_engine_can_train_is_refused_in_words(engine):
     message = refused(lambda: cl.run(method(), TASK, **{**FLAWLESS, "model": Unlearnable(6, 3), "engine": engine}))
     assert "a model that can be trained client by client, found that it fails (there is" in message

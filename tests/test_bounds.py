@@ -25,11 +25,11 @@ def test_cells_are_rejected_as_rarely_as_is_said(law, alarm, total):
     assert falsely <= alarm
 
 
-@pytest.mark.parametrize("rate", [0.5, 0.03])
+@pytest.mark.parametrize("sampling_rate", [0.5, 0.03])
 @pytest.mark.parametrize("tosses", [1, 20, 700])
-def test_rates_are_rejected_as_rarely_as_is_said(rate, tosses):
-    wrong = [heads for heads in range(tosses + 1) if not fits_rate(heads, tosses, rate, 1e-2)]
-    assert stats.binom.pmf(wrong, tosses, rate).sum() <= 1e-2
+def test_rates_are_rejected_as_rarely_as_is_said(sampling_rate, tosses):
+    wrong = [heads for heads in range(tosses + 1) if not fits_rate(heads, tosses, sampling_rate, 1e-2)]
+    assert stats.binom.pmf(wrong, tosses, sampling_rate).sum() <= 1e-2
     assert tosses == 1 or wrong
 
 

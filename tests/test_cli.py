@@ -15,12 +15,12 @@ import pytest
 from safetensors.torch import load_file
 
 import cloister
-from cloister.experiments.folder import RunFolder
 from cloister.methods import CATALOGUE, REGISTRY
+from cloister.runs.folder import RunFolder
 
-KEYS = ["clients=40", "rounds=4", "rate=0.5", "clip=1.0", "lr=0.5", "steps=2", "delta=1e-2"]
+KEYS = ["clients=40", "rounds=4", "sampling_rate=0.5", "clip_norm=1.0", "lr=0.5", "local_steps=2", "delta=1e-2"]
 NOISE = ["noise_multiplier=3.0"]
-ENGINE = ["engine=vectorised"]
+ENGINE = ["engine=vectorized"]
 DOCS = Path(__file__).parent.parent / "docs"
 PLAN = ["plan", "--clients", "9", "--rounds", "3", "--delta", "1e-3", "--epsilon", "1"]
 
@@ -54,7 +54,7 @@ def test_help_is_helpful_everywhere(command):
         assert page.returncode == 0
         assert "Usage:" in page.stdout
     keys = command("run", "--help").stdout
-    for key in ("clip", "noise_multiplier", "server_momentum", "hidden", "checkpoint_every"):
+    for key in ("clip_norm", "noise_multiplier", "server_momentum", "hidden", "checkpoint_every"):
         assert f"  {key} " in keys
 
 
@@ -74,14 +74,15 @@ def test_methods_are_listed(command):
 def test_methods_are_compared(command, tmp_path):
     file = tmp_path / "two-methods.toml"
     file.write_text(
-        'epsilons = [4.0]\n[shared]\ndata = "digits"\nclients = 30\nsteps = 1\nrate = 0.5\nrounds = 2\ndelta = 1e-3\n'
-        "clip = 1.0\n[methods.fedavg]\n[methods.dp_fedavg]\n"
+        'epsilons = [4.0]\n[shared]\ndata = "digits"\nclients = 30\nlocal_steps = 1\nsampling_rate = 0.5\nrounds = '
+        "2\ndelta = 1e-3\n"
+        "clip_norm = 1.0\n[methods.fedavg]\n[methods.dp_fedavg]\n"
     )
-    done = command("compare", str(file), "--folder", str(tmp_path / "runs"), "engine=vectorised")
+    done = command("compare", str(file), "--folder", str(tmp_path / "runs"), "engine=vectorized")
     assert done.returncode == 0, done.stderr
     assert "spent of 4" in done.stdout
     rows = json.loads((tmp_path / "runs" / "compare.json").read_text())
-    assert rows["command"] == f"cloister compare {file} engine=vectorised"
+    assert rows["command"] == f"cloister compare {file} engine=vectorized"
     rows = rows["rows"]
     assert [row["label"] for row in rows] == ["fedavg", "dp_fedavg"]
     assert rows[1]["epsilon"] <= 4
@@ -116,7 +117,7 @@ def test_resume_of_a_finished_run_says_so(command, finished):
 def test_options_can_be_written_both_ways(command, tmp_path):
     config = tmp_path / "run.toml"
     config.write_text("\n".join([*KEYS, "noise_multiplier=9.0"]))
-    done = command("run", config, "--rounds", 2, "--noise-multiplier=3.5", "clip=0.7", "--folder", tmp_path / "r")
+    done = command("run", config, "--rounds", 2, "--noise-multiplier=3.5", "clip_norm=0.7", "--folder", tmp_path / "r")
     assert done.returncode == 0, done.stderr
     description = RunFolder.open(tmp_path / "r").description()
     assert description.rounds == 2
@@ -148,19 +149,19 @@ def test_plan_prints_and_draws(command, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", *KEYS, *NOISE, "clipp=1"], 'perhaps you mean "clip"'),
+        (["run", *KEYS, *NOISE, "clipp=1"], 'perhaps you mean "clip_norm"'),
         (["run", *KEYS, *NOISE, "momentum=-1"], "0 <= momentum < 1"),
-        (["run", "clip=-1", "steps=1", "rounds=1", "rate=0.5"], "clip > 0"),
-        (["run", "rate=1.5", "steps=1", "rounds=1", "clip=1"], "0 < rate <= 1"),
-        (["run", *KEYS, "clip=2"], "Expected one value for clip, found 1.0 and 2: give it once."),
-        (["run", *KEYS, "--clip", "2"], "Expected one value for clip, found 1.0 and 2: give it once."),
+        (["run", "clip_norm=-1", "local_steps=1", "rounds=1", "sampling_rate=0.5"], "clip_norm > 0"),
+        (["run", "sampling_rate=1.5", "local_steps=1", "rounds=1", "clip_norm=1"], "0 < sampling_rate <= 1"),
+        (["run", *KEYS, "clip_norm=2"], "Expected one value for clip_norm, found 1.0 and 2: give it once."),
+        (["run", *KEYS, "--clip_norm", "2"], "Expected one value for clip_norm, found 1.0 and 2: give it once."),
         (["run", *KEYS, *NOISE, "memory=-1"], "memory to be a whole number of at least 1"),
         (["run", *KEYS, *NOISE, f"weight_decay=1{'0' * 40}"], "weight_decay <= 1e+18, found 1e+40"),
         (["run", *KEYS, *NOISE, f"weight_decay=1{'0' * 400}"], "found about 10^400"),
         (["run", *KEYS, *NOISE, f"weight_decay=1{'0' * 5000}"], "weight_decay >= 0 and finite"),
         (["run", *KEYS, "noise_multiplier=1e-300"], "between 0.001 and 1e+06"),
         (["run", *KEYS, "noise_multiplier=1e308"], "noise_multiplier <= 1e+18"),
-        (["run", *KEYS, *NOISE, f"batch={2**63}"], "batch to be at most 1,000,000,000"),
+        (["run", *KEYS, *NOISE, f"batch_size={2**63}"], "batch_size to be at most 1,000,000,000"),
         (
             ["plan", "--clients", "9", "--rounds", "3", "--delta", "1e-3", "--epsilon", "1", "--plot", "x.doc"],
             ".png,",
@@ -170,11 +171,14 @@ def test_plan_prints_and_draws(command, tmp_path):
         (["run", *KEYS, "epsilon=1e-9"], "some noise can reach"),
         (["run", *KEYS], "epsilon and delta, or a noise_multiplier"),
         (["run", "missing.toml"], "readable config file"),
-        (["run", "--clip"], "a value after --clip"),
+        (["run", "--clip_norm"], "a value after --clip_norm"),
         (["run", "a.toml", "b.toml"], "one config file"),
         (["resume", "nowhere"], "folder of a run"),
         (["show", "nowhere"], "folder of a run"),
-        (["plan", "--clients", "9", "--rounds", "3", "--delta", "lots", "--epsilon", "1"], "delta to be a number"),
+        (
+            ["plan", "--clients", "9", "--rounds", "3", "--delta", "batch_sampling", "--epsilon", "1"],
+            "delta to be a number",
+        ),
         (["plan", "--clients", "9", "--rounds", "3", "--delta", "1e-3"], "either epsilon or noise_multiplier"),
         (["plan", "--clients", "9"], "Missing option"),
         (["runn"], "No such command"),
@@ -274,10 +278,10 @@ def _expect_quoted(found: Path) -> None:
     over 40 seeds the accuracy at epsilon 2 had a deviation of 0.0095, so that two draws are 0.08 apart in one of 1e8
     cases at most.
     """
-    now, said = (json.loads(path.read_text()) for path in (found, DOCS / "digits.json"))
-    alike = now["machine"] == said["machine"]
-    alike = alike and all(now["software"][name] == said["software"][name] for name in ("torch", "numpy"))
-    for row, quoted in zip(now["rows"], said["rows"], strict=True):
+    now, broadcast = (json.loads(path.read_text()) for path in (found, DOCS / "digits.json"))
+    alike = now["machine"] == broadcast["machine"]
+    alike = alike and all(now["software"][name] == broadcast["software"][name] for name in ("torch", "numpy"))
+    for row, quoted in zip(now["rows"], broadcast["rows"], strict=True):
         assert row["accuracy"] == pytest.approx(quoted["accuracy"], abs=1e-9 if alike else 0.08)
         for name in ("run", "epsilon", "delta", "epsilon at 1e-5", "noise", "rounds", "planned"):
             close = isinstance(row[name], float) and row[name] == pytest.approx(quoted[name], rel=5e-4)

@@ -8,12 +8,13 @@ import torch
 
 import cloister as cl
 from cloister import engine as engines
-from cloister.engine import Graphed, ways
-from cloister.engine.graphed import _Graph
-from cloister.precision import multiplying
+from cloister.client.preprocessing import images
+from cloister.core.precision import multiplying
+from cloister.engine import Graphed
+from cloister.engine.cuda import conv_algorithms
+from cloister.engine.cuda.graphs import _Graph
 from cloister.privacy.ledger import Ledger
 from cloister.round import cohort_total, run_round
-from cloister.views import images
 from conftest import ENGINES as ON_CPU
 from conftest import federation, toy_model, toy_task
 from contract.audit import AUDITS
@@ -28,8 +29,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 def pictures_task():
     random = np.random.default_rng(0)
     part = cl.data.Samples(random.integers(0, 256, (60, 3, 8, 8), dtype=np.uint8), np.arange(60) % 4)
-    view = images((0.5, 0.4, 0.3), (0.2, 0.3, 0.4), pad=2, flip=True)
-    return cl.data.deal(cl.data.RawData(part, part, 4), cl.data.dirichlet(6, 0.5), "pictures", view)
+    preprocessing = images((0.5, 0.4, 0.3), (0.2, 0.3, 0.4), pad=2, flip=True)
+    return cl.data.partition_data(cl.data.RawData(part, part, 4), cl.data.dirichlet(6, 0.5), "pictures", preprocessing)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -56,7 +57,9 @@ def test_the_gpu_computes_what_the_cpu_computes(kind):
         task = toy_task() if kind == "mlp" else pictures_task()
         torch.manual_seed(0)
         net = toy_model(task, dropout=True) if kind == "mlp" else cl.models.cnn(task.shape, 4, width=4)
-        fed, w = federation(cl.methods.fedavg(lr=0.2, epochs=2, batch=4), task=task, model=net, device=device)
+        fed, w = federation(
+            cl.methods.fedavg(lr=0.2, local_epochs=2, batch_size=4), task=task, model=net, device=device
+        )
         sums.append(cohort_total(fed, ENGINES[1], 1, w, torch.arange(task.clients))[0].cpu())
     torch.testing.assert_close(sums[0], sums[1], rtol=1e-9, atol=1e-12)
 
@@ -69,7 +72,7 @@ def test_the_round_keeps_its_promise_on_the_gpu(name, audit):
 
 
 def test_secure_noise_reaches_the_gpu():
-    fed, w = federation(METHODS["dp_fedavg"](), cl.everyone(), device="cuda", secure=True)
+    fed, w = federation(METHODS["dp_fedavg"](), cl.full(), device="cuda", secure=True)
     first, second = (
         run_round(fed, Ledger.create(None, "t", {}), ENGINES[1], 1, w, fed.method.init(w)).w for _ in range(2)
     )
@@ -83,7 +86,9 @@ def test_a_convolutional_network_in_a_graph_agrees_with_the_loop(compiled, dtype
     task = pictures_task()
     torch.manual_seed(0)
     net = torch.nn.Sequential(cl.models.cnn(task.shape, 4, width=4), torch.nn.Dropout(0.2))
-    method = cl.methods.dp_fedavg(clip=0.5, lr=0.1, lr_decay=0.9, epochs=2, batch=4, noise_multiplier=0.0)
+    method = cl.methods.dp_fedavg(
+        clip_norm=0.5, lr=0.1, lr_decay=0.9, local_epochs=2, batch_size=4, noise_multiplier=0.0
+    )
     fed, w = federation(method, task=task, model=net, dtype=dtype, device="cuda")
     engine, everybody = Graphed(4, compiled), torch.arange(task.clients)
     for number in (1, 2):
@@ -97,7 +102,7 @@ def test_cohorts_of_many_sizes_share_few_graphs(monkeypatch):
     plain = _Graph.__init__
     monkeypatch.setattr(_Graph, "__init__", lambda self, *a: (made.append(1), plain(self, *a))[1])
     task = toy_task(sizes=tuple(range(1, 60)))
-    fed, w = federation(cl.methods.fedavg(lr=0.1, steps=3, batch=4), cl.poisson(0.5), task, device="cuda")
+    fed, w = federation(cl.methods.fedavg(lr=0.1, local_steps=3, batch_size=4), cl.poisson(0.5), task, device="cuda")
     engine = Graphed(1000)
     for number in range(1, 31):
         cohort = cl.poisson(0.5).sample(fed.streams, number, task.clients)
@@ -108,7 +113,7 @@ def test_cohorts_of_many_sizes_share_few_graphs(monkeypatch):
 
 
 def test_a_replayed_round_does_not_wait_for_the_device():
-    fed, w = federation(cl.methods.dp_fedavg(clip=0.5, lr=0.1, steps=3, noise_multiplier=1.0), device="cuda")
+    fed, w = federation(cl.methods.dp_fedavg(clip_norm=0.5, lr=0.1, local_steps=3, noise_multiplier=1.0), device="cuda")
     engine, ledger = Graphed(1000), Ledger.create(None, "t", {})
     run_round(fed, ledger, engine, 1, w, fed.method.init(w))
     torch.cuda.set_sync_debug_mode("error")
@@ -128,7 +133,7 @@ def test_every_way_to_convolve_is_as_precise_as_it_says(shape, precision, operat
     torch.manual_seed(0)
     x = torch.randn(clients, images, channels, size, size, device="cuda")
     w = torch.randn(clients, out, channels, kernel, kernel, device="cuda")
-    y = ways.Grouped.forward(x, w, None, stride, padding)
+    y = conv_algorithms.Grouped.forward(x, w, None, stride, padding)
     gy = torch.randn_like(y)
     arguments = {
         "forward": (x, w, None, stride, padding),
@@ -136,9 +141,9 @@ def test_every_way_to_convolve_is_as_precise_as_it_says(shape, precision, operat
         "weight_gradient": (gy, x, (kernel, kernel), stride, padding),
     }[operation]
     double = [a.double() if isinstance(a, torch.Tensor) else a for a in arguments]
-    truth = getattr(ways.Grouped, operation)(*double)
+    truth = getattr(conv_algorithms.Grouped, operation)(*double)
     with multiplying(precision, x.device):
-        options = ways.ways(operation, precision, *arguments)
+        options = conv_algorithms.ways(operation, precision, *arguments)
         apart = {n: float((way(*arguments).double() - truth).norm() / truth.norm()) for n, way in options.items()}
     assert len(options) >= 4 or operation == "input_gradient"
     assert max(apart.values()) < {"exact": 3e-6, "tf32": 2e-3, "bf16": 2e-2}[precision], apart
@@ -158,6 +163,8 @@ def test_exact_is_exact_although_torch_would_round_convolutions():
 
 
 def test_auto_captures_only_where_it_pays():
-    fed, w = federation(cl.methods.fedavg(lr=0.1, steps=3, batch=4), cl.fixed(6), device="cuda", dtype=torch.float32)
-    assert engines.build("auto", fed, w, rounds=2).name in ("loop", "vectorised")
+    fed, w = federation(
+        cl.methods.fedavg(lr=0.1, local_steps=3, batch_size=4), cl.fixed_size(6), device="cuda", dtype=torch.float32
+    )
+    assert engines.build("auto", fed, w, rounds=2).name in ("loop", "vectorized")
     assert engines.build("auto", fed, w, rounds=10**7).name in ("graphed", "compiled")

@@ -50,7 +50,7 @@ def test_arrays_are_sorted_by_client_and_nothing_is_lost():
 def test_a_fraction_is_held_out_at_random():
     x, y, who = arrays(50)
     task = cl.data.from_arrays(x, y, who, test=0.3)
-    assert 10 <= len(task.test_labels) <= 20, "a fraction of every client's, rounded by lot"
+    assert 10 <= len(task.test_labels) <= 20, "a fraction of every client's, rounded by batch"
     both = torch.cat([task.population.inputs, task.test_inputs])
     assert sorted(map(tuple, both.tolist())) == sorted(map(tuple, x.tolist()))
 
@@ -68,7 +68,7 @@ def test_any_module_and_any_arrays_run_in_one_line_each():
     task = cl.data.from_arrays(x, y, who)
     net = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
     before = [p.clone() for p in net.parameters()]
-    run = cl.run(cl.methods.dp_fedavg(clip=1.0, steps=2), task, rounds=2, epsilon=5.0, delta=1e-2, model=net)
+    run = cl.run(cl.methods.dp_fedavg(clip_norm=1.0, local_steps=2), task, rounds=2, epsilon=5.0, delta=1e-2, model=net)
     assert run.epsilon <= 5.0
     assert isinstance(run.model, nn.Sequential)
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True)), (
@@ -84,7 +84,7 @@ def test_a_regression_runs_too():
         return (outputs - labels) ** 2
 
     task = cl.data.from_arrays(x, y.astype(np.float32), np.arange(40) % 8, loss=squares, model=lambda: nn.Linear(3, 1))
-    run = cl.run(cl.methods.fedavg(lr=0.1, steps=5), task, rounds=10, dtype="float64")
+    run = cl.run(cl.methods.fedavg(lr=0.1, local_steps=5), task, rounds=10, dtype="float64")
     assert run.accuracy is None
     assert run.history[-1]["loss"] < 0.2 * run.history[0]["loss"]
 
@@ -144,7 +144,7 @@ def test_what_is_held_out_of_one_clients_data_does_not_depend_on_another():
 
 
 def test_clients_do_not_share_rows():
-    from cloister.population import Population
+    from cloister.client.population import Population
 
     for starts, sizes in [([0, 2], [3, 1]), ([0, 3], [3, 5]), ([-1, 2], [1, 1]), ([0, 2], [2, -1])]:
         with pytest.raises(CloisterError, match="rows of their own"):
@@ -159,17 +159,19 @@ def test_splits_go_by_the_owners_name_whoever_else_is_there():
         np.concatenate([x, x[:9]]), np.concatenate([y, y[:9]]), np.concatenate([names, ["a"] * 9]), classes=3
     )
     for client in range(3):
-        hands = [
+        client_rows = [
             task.population.inputs[task.population.starts[at] :][: task.population.sizes[at]]
             for task, at in ((without, client), (more, client + 1))
         ]
-        assert torch.equal(*hands)
+        assert torch.equal(*client_rows)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.uint16])
 def test_labels_of_any_whole_type(dtype):
     x, y, who = arrays(40)
-    run = cl.run(cl.methods.fedavg(steps=1), cl.data.from_arrays(x, y.astype(dtype), who), rounds=1, progress=False)
+    run = cl.run(
+        cl.methods.fedavg(local_steps=1), cl.data.from_arrays(x, y.astype(dtype), who), rounds=1, progress=False
+    )
     assert run.accuracy is not None
     assert run.history[-1]["mean_client_accuracy"] is not None, "what is held out of a client's data tests that client"
 
@@ -178,8 +180,8 @@ def test_bytes_are_pictures():
     pictures = RANDOM.integers(0, 256, (30, 3, 6, 10), dtype=np.uint8)
     task = cl.data.from_arrays(pictures, np.arange(30) % 3, np.arange(30) % 5)
     assert task.population.inputs.dtype == torch.uint8
-    assert task.view.name == "images"
-    cl.run(cl.methods.fedavg(steps=1), task, rounds=1, progress=False)
+    assert task.preprocessing.name == "images"
+    cl.run(cl.methods.fedavg(local_steps=1), task, rounds=1, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -226,16 +228,16 @@ def test_more_bad_arrays_are_refused(change, message):
         ({"inputs": torch.zeros(40, 2, dtype=torch.complex64)}, "inputs to be real numbers"),
         ({"inputs": np.full((40, 2), np.longdouble("1e400"))}, "finite inputs"),
         ({"inputs": np.full((40, 2), 2**63, np.uint64)}, "inputs below 2.63, found 9223372036854775808"),
-        ({"test": None}, "test to be a fraction"),
-        ({"test": "0.2"}, "test to be a fraction"),
-        ({"test": True}, "test to be a fraction"),
-        ({"test": math.nan}, "test to be a fraction"),
+        ({"test": None}, "test_fraction to be a fraction"),
+        ({"test": "0.2"}, "test_fraction to be a fraction"),
+        ({"test": True}, "test_fraction to be a fraction"),
+        ({"test": math.nan}, "test_fraction to be a fraction"),
         ({"seed": "one"}, "seed to be a whole number"),
         ({"seed": -1}, "seed to be a whole number"),
         ({"registered": 6.5}, "registered to be a whole number"),
         ({"model": 3}, "model to make a torch module"),
         ({"loss": "squares"}, "loss to be a function"),
-        ({"view": "images"}, "view to be a View"),
+        ({"preprocessing": "images"}, "preprocessing to be a Preprocessing"),
         ({"name": 3}, "name to be a word"),
     ],
 )
@@ -254,7 +256,7 @@ def test_many_classes_are_welcome_where_they_are_declared():
     assert cl.data.from_arrays(x, np.arange(40) % 3, who, classes=np.int64(4)).classes == 4
     large = cl.data.from_arrays(x, np.arange(40), who, model=lambda: torch.nn.Linear(x.shape[1], 2**47))
     with pytest.raises(CloisterError, match="a model that fits into memory"):
-        cl.run(cl.methods.fedavg(steps=1), large, rounds=1, progress=False)
+        cl.run(cl.methods.fedavg(local_steps=1), large, rounds=1, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -281,4 +283,4 @@ def test_one_class_is_refused_however_a_task_is_made():
         cl.data.Task("one", task.population, task.test_inputs, task.test_labels, 1, task.model)
     part = cl.data.Samples(np.zeros((6, 2), np.float32), np.ones(6, np.int64))
     with pytest.raises(CloisterError, match="labels of two classes at least, found 'class 1 only'"):
-        cl.data.deal(cl.data.RawData(part, part, 3), cl.data.iid(2), "toy")
+        cl.data.partition_data(cl.data.RawData(part, part, 3), cl.data.iid(2), "toy")

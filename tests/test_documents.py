@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.privacy.accounting import epsilon
+from cloister.privacy.accountant import epsilon
 from cloister.privacy.events import FixedSizeGaussian, PoissonGaussian
 
 ROOT = Path(__file__).parent.parent

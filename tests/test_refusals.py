@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 import cloister as cl
+from cloister.core import Cohort, Method
 from cloister.errors import CloisterError, UnsupportedMechanismError
-from cloister.joints import Cohort, Method
 from cloister.mechanisms.correlated import banded, tree
 from cloister.privacy.events import DiscreteGaussianSum
 from conftest import federation, toy_task
 from contract.catalogue import METHODS, fed_of
 
 CLIENTS = 8  # of the toy task
-PLAIN = cl.methods.dp_fedavg(clip=0.5, batch=4, steps=1, noise_multiplier=1.0)
+PLAIN = cl.methods.dp_fedavg(clip_norm=0.5, batch_size=4, local_steps=1, noise_multiplier=1.0)
 
 
 def correlated(name: str, over: int) -> Method:
@@ -28,8 +28,8 @@ def correlated(name: str, over: int) -> Method:
 COHORTS: dict[str, Cohort] = {
     "poisson": cl.poisson(0.2),
     "poisson 1": cl.poisson(1.0),
-    "fixed": cl.fixed(2),
-    "everyone": cl.everyone(),
+    "fixed_size": cl.fixed_size(2),
+    "full": cl.full(),
     "cyclic 2": cl.cyclic(2),
     "cyclic 3": cl.cyclic(3),
     "cyclic 5": cl.cyclic(5),
@@ -43,7 +43,7 @@ COHORTS: dict[str, Cohort] = {
 def test_correlated_noise_is_for_clients_that_come_as_seldom_as_it_takes(kind, name, over):
     """Once in `over` rounds at most, for certain: in cycles that are as long; whatever has no cycle is refused."""
     cohort = COHORTS[kind]
-    cycle = math.ceil(CLIENTS / cohort.settings["size"]) if cohort.name == "cyclic" else 1
+    cycle = math.ceil(CLIENTS / cohort.settings["clients_per_round"]) if cohort.name == "cyclic" else 1
     if over <= cycle:
         fed, _ = federation(correlated(name, over), cohort)
         assert fed.event == cohort.event(1.0, CLIENTS)
@@ -56,7 +56,7 @@ def test_correlated_noise_is_for_clients_that_come_as_seldom_as_it_takes(kind, n
             refused()
 
 
-@pytest.mark.parametrize("kind", ["poisson", "fixed", "everyone"])
+@pytest.mark.parametrize("kind", ["poisson", "fixed_size", "full"])
 @pytest.mark.parametrize("name", ["dp_ftrl", "dp_ftrl tree"])
 def test_the_method_refuses_them_too(kind, name):
     with pytest.raises(CloisterError, match="take turns"):
@@ -66,38 +66,46 @@ def test_the_method_refuses_them_too(kind, name):
 @pytest.mark.parametrize("mode", [{"trust": "sum"}, {"mode": "as_published"}], ids=str)
 @pytest.mark.parametrize("copies", [2, 3, 50])
 def test_samples_of_several_clients_do_not_hide_in_one_sum(copies, mode):
-    method = cl.methods.cpsgd(batch=2, noise_multiplier=20.0, **mode)
+    method = cl.methods.cpsgd(batch_size=2, noise_multiplier=20.0, **mode)
     fed, _ = federation(method)
     assert fed.method.mechanism.settings["trust"] == "sum"
     with pytest.raises(CloisterError, match="trust = message"):
         replace(fed, copies=copies)
     with pytest.raises(CloisterError, match="trust = message"):
         cl.run(method, replace(toy_task(sizes=(4,) * 8), copies=copies), rounds=1, delta=1e-3, engine="loop")
-    alone, _ = federation(cl.methods.cpsgd(batch=2, noise_multiplier=20.0, trust="message"))
-    bills = replace(alone, copies=copies).charges([0])["sample of client 0"]
-    assert bills.count == copies * alone.charges([0])["sample of client 0"].count, "each of them pays for it"
+    alone, _ = federation(cl.methods.cpsgd(batch_size=2, noise_multiplier=20.0, trust="message"))
+    charges = replace(alone, copies=copies).charges([0])["sample of client 0"]
+    assert charges.count == copies * alone.charges([0])["sample of client 0"].count, "each of them pays for it"
 
 
 def test_overlapping_clients_are_known_by_their_partition():
     task = cl.data.digits(partition=cl.data.overlapping(4))
     assert task.copies > 1
     with pytest.raises(CloisterError, match=r"trust = message|no sample in common"):
-        cl.run(cl.methods.cpsgd(batch=2, trust="sum", noise_multiplier=20.0), task, rounds=1, delta=1e-4, engine="loop")
+        cl.run(
+            cl.methods.cpsgd(batch_size=2, trust="sum", noise_multiplier=20.0),
+            task,
+            rounds=1,
+            delta=1e-4,
+            engine="loop",
+        )
 
 
 @pytest.mark.parametrize("name", ["ddgauss", "ddgauss central", "cpsgd"])
 def test_whole_noise_is_for_messages_of_the_norm_that_it_was_priced_for(name):
     """Also one that is a little longer, and after the noise was replaced by that of a smaller clip."""
-    fed, _ = fed_of(METHODS[name](), cl.poisson(0.6) if name != "cpsgd" else cl.everyone())
-    bound, mechanism = fed.sensitivity.l2, fed.method.mechanism
-    assert bound <= mechanism.most_l2(fed.sensitivity) < math.inf
+    fed, _ = fed_of(METHODS[name](), cl.poisson(0.6) if name != "cpsgd" else cl.full())
+    sensitivity, mechanism = fed.sensitivity.l2, fed.method.mechanism
+    assert sensitivity <= mechanism.most_l2(fed.sensitivity) < math.inf
     for longer in (1 + 1e-3, 2.0, math.inf):
         shorter = replace(
-            fed.method, mechanism=replace(mechanism, most_l2=lambda sensitivity, most=bound / longer: most)
+            fed.method, mechanism=replace(mechanism, most_l2=lambda sensitivity, most=sensitivity / longer: most)
         )
         with pytest.raises(CloisterError, match="norm at most"):
             replace(fed, method=shorter)
-    longer = replace(fed.method.transform, sensitivity=lambda before, layout: replace(fed.sensitivity, l2=2 * bound))
+    longer = replace(
+        fed.method.transform, sensitivity=lambda before, layout: replace(fed.sensitivity, l2=2 * sensitivity)
+    )
     with pytest.raises(CloisterError, match="norm at most"):
         replace(fed, method=replace(fed.method, transform=longer))
     with pytest.raises(CloisterError, match="whole"):
@@ -111,11 +119,11 @@ def test_whole_noise_is_for_messages_of_the_norm_that_it_was_priced_for(name):
 def test_every_number_of_a_message_is_priced(name, outputs):
     """Padding included; for models just below, at and above a power of two."""
     task = toy_task()
-    cohort = cl.everyone()
+    cohort = cl.full()
     fed, w = fed_of(METHODS[name](), cohort, task=task, model=nn.Linear(6, outputs))
-    said = fed.broadcast(1, w, fed.method.init(w).transform)
+    broadcast = fed.broadcast(1, w, fed.method.init(w).transform)
     event = fed.event if name != "cpsgd" else fed.charges([0])["sample of client 0"].event
-    message = fed.blank(w, said)
+    message = fed.blank(w, broadcast)
     assert not message.is_floating_point()
     assert event.dimension == message.numel() == fed.sensitivity.length >= len(w)
     if isinstance(event, DiscreteGaussianSum):
@@ -123,7 +131,7 @@ def test_every_number_of_a_message_is_priced(name, outputs):
         assert event.shares * event.scale**2 <= (event.noise_multiplier * event.l2) ** 2 * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("cohort", [cl.fixed(5)], ids=["fixed"])
+@pytest.mark.parametrize("cohort", [cl.fixed_size(5)], ids=["fixed_size"])
 @pytest.mark.parametrize("name", ["ddgauss", "ddgauss central"])
 def test_discrete_noise_has_no_price_over_cohorts_of_a_fixed_size(name, cohort):
     with pytest.raises((UnsupportedMechanismError, CloisterError), match="priced for Poisson"):

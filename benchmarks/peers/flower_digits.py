@@ -65,11 +65,11 @@ def train(message: Message, context: Context) -> Message:
     images, labels = digits()[0][node], digits()[1][node]
     model = net()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for rows in torch.randperm(SAMPLES).split(BATCH):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.cross_entropy(model(images[rows]), labels[rows]).backward()
-        optimiser.step()
+        optimizer.step()
     trained = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": SAMPLES})}
     return Message(content=RecordDict(trained), reply_to=message)
 

@@ -58,7 +58,7 @@ class Net(nn.Module):
         return logits
 
     def loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        """What pfl minimises, always with dropout."""
+        """What pfl minimizes, always with dropout."""
         if not self.training:
             self.train()
         return F.cross_entropy(self(images), labels)
@@ -200,7 +200,7 @@ def main() -> None:
         "batch": BATCH,
         "lr": LR,
         "server_lr": SERVER_LR,
-        "clip": CLIP if options.dp else None,
+        "clip_norm": CLIP if options.dp else None,
         "parameters": PARAMETERS,
         "processes": options.processes,
         "threads": torch.get_num_threads(),

@@ -3,7 +3,7 @@
     import cloister as cl
 
     task = cl.data.digits(clients=300)
-    method = cl.methods.dp_fedavg(clip=1.0, lr=1.0, steps=5)
+    method = cl.methods.dp_fedavg(clip_norm=1.0, lr=1.0, local_steps=5)
     run = cl.run(method, task, rounds=60, cohort=cl.poisson(0.5), epsilon=2.0, delta=1e-3)
     print(run.accuracy, run.epsilon, run.certificate)
 
@@ -16,40 +16,40 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cloister import cohorts, data, gradients, local, mechanisms, methods, models, servers, transforms
-    from cloister.cohorts import cyclic, everyone, fixed, poisson
+    from cloister import client, data, mechanisms, methods, models, server, transforms
+    from cloister.core import Cohort, LocalRule, Mechanism, Method, ServerOptimizer, Transform
     from cloister.errors import BudgetExceededError, CloisterError, Corrupted, UnsupportedMechanismError
-    from cloister.experiments.run import run
-    from cloister.experiments.training import Run
-    from cloister.joints import Cohort, LocalRule, Mechanism, Method, ServerOptimizer, Transform
-    from cloister.privacy.calibrate import calibrate
+    from cloister.privacy.calibration import calibrate
     from cloister.privacy.ledger import Budget, Ledger
+    from cloister.runs.run import run
+    from cloister.runs.training import Run
+    from cloister.server.cohorts import cyclic, fixed_size, full, poisson
 
 __version__ = "0.1.0"
 
 # Where each public name lives.
-_HOMES = {
+_DEFINED_IN = {
     "BudgetExceededError": "errors",
     "UnsupportedMechanismError": "errors",
     "CloisterError": "errors",
     "Corrupted": "errors",
     "Budget": "privacy.ledger",
     "Ledger": "privacy.ledger",
-    "calibrate": "privacy.calibrate",
-    "Cohort": "joints",
-    "LocalRule": "joints",
-    "Mechanism": "joints",
-    "Method": "joints",
-    "ServerOptimizer": "joints",
-    "Transform": "joints",
-    "cyclic": "cohorts",
-    "everyone": "cohorts",
-    "fixed": "cohorts",
-    "poisson": "cohorts",
-    "Run": "experiments.training",
-    "run": "experiments.run",
+    "calibrate": "privacy.calibration",
+    "Cohort": "core",
+    "LocalRule": "core",
+    "Mechanism": "core",
+    "Method": "core",
+    "ServerOptimizer": "core",
+    "Transform": "core",
+    "cyclic": "server.cohorts",
+    "full": "server.cohorts",
+    "fixed_size": "server.cohorts",
+    "poisson": "server.cohorts",
+    "Run": "runs.training",
+    "run": "runs.run",
 }
-_ROOMS = ("cohorts", "data", "gradients", "local", "mechanisms", "methods", "models", "servers", "transforms")
+_SUBPACKAGES = ("client", "data", "mechanisms", "methods", "models", "server", "transforms")
 
 __all__ = [
     "Budget",
@@ -66,28 +66,26 @@ __all__ = [
     "Transform",
     "UnsupportedMechanismError",
     "calibrate",
-    "cohorts",
+    "client",
     "cyclic",
     "data",
-    "everyone",
-    "fixed",
-    "gradients",
-    "local",
+    "fixed_size",
+    "full",
     "mechanisms",
     "methods",
     "models",
     "poisson",
     "run",
-    "servers",
+    "server",
     "transforms",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in _SUBPACKAGES:
         return importlib.import_module(f"cloister.{name}")
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"cloister.{_HOMES[name]}"), name)
+    if name in _DEFINED_IN:
+        return getattr(importlib.import_module(f"cloister.{_DEFINED_IN[name]}"), name)
     raise AttributeError(f"module 'cloister' has no attribute {name!r}")
 
 

@@ -9,7 +9,7 @@ from types import FunctionType
 
 
 class CloisterError(ValueError):
-    """A request that cannot be honoured; the command line prints it in one line and exits with status 2."""
+    """A request that cannot be honored; the command line prints it in one line and exits with status 2."""
 
 
 class BudgetExceededError(CloisterError):
@@ -46,9 +46,9 @@ MOST_COUNT = 10**9
 def expect(condition: bool, expectation: str, found: object, remedy: str) -> None:
     """Raise `CloisterError` in the house's one form unless the condition holds.
 
-    >>> expect(False, "clip > 0", -1.0, "choose a positive clipping norm")
+    >>> expect(False, "clip_norm > 0", -1.0, "choose a positive clipping norm")
     Traceback (most recent call last):
-    cloister.errors.CloisterError: Expected clip > 0, found -1.0: choose a positive clipping norm.
+    cloister.errors.CloisterError: Expected clip_norm > 0, found -1.0: choose a positive clipping norm.
     """
     if not condition:
         raise CloisterError(f"Expected {expectation}, found {shown(found)}: {remedy}.")
@@ -174,8 +174,8 @@ def number_in(text: str) -> float | None:
 def nearest(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
     """The clause that helps somebody who mistyped a name.
 
-    >>> nearest("clipp", ["clip", "rounds"])
-    'perhaps you mean "clip"'
+    >>> nearest("clipp", ["clip_norm", "rounds"])
+    'perhaps you mean "clip_norm"'
     """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

@@ -14,14 +14,14 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from cloister.client.population import Population
 from cloister.engine import Vectorized
 from cloister.errors import BudgetExceededError
-from cloister.population import Population
 from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian
 from cloister.privacy.ledger import Budget, Ledger
 from cloister.round import Outcome, cohort_total
 from cloister.round.bind import Federation
-from cloister.servers import sgd
+from cloister.server.optimizers import sgd
 
 Play = Callable[..., Outcome]
 ENGINE = Vectorized(chunk=1000)
@@ -143,23 +143,29 @@ def _audit_cohorts(fed: Federation, event: Event, rounds: int = 400) -> None:
     there = torch.zeros(rounds, clients, dtype=torch.float64)
     for round in range(1, rounds + 1):
         there[round - 1, fed.cohort.sample(fed.streams, round, clients)] = 1
-    rate = getattr(event, "rate", 1.0)
+    sampling_rate = getattr(event, "sampling_rate", 1.0)
     if isinstance(event, FixedSizeGaussian):
-        rate = event.size / event.population
+        sampling_rate = event.size / event.population
         assert (there.sum(1) == event.size).all(), "cohorts priced by their size have it"
     cycle = fed.cohort.min_separation(clients)
     if cycle > 1:  # one event pays for a whole one
-        turns = there[: rounds // cycle * cycle].view(-1, cycle, clients).sum(1)
-        assert (turns == 1).all(), "everybody has one turn in a cycle"
+        participations = there[: rounds // cycle * cycle].view(-1, cycle, clients).sum(1)
+        assert (participations == 1).all(), "everybody has one turn in a cycle"
         return
-    off = (there.mean(0) - rate).abs().max() / max((rate * (1 - rate) / rounds) ** 0.5, 1e-12)
+    off = (there.mean(0) - sampling_rate).abs().max() / max(
+        (sampling_rate * (1 - sampling_rate) / rounds) ** 0.5, 1e-12
+    )
     assert off < 6, f"every client comes as often as is priced, and one by {off:.1f} deviations more or less"
-    if rate < 1:
-        centred = there - rate
-        overlap = float((centred[1:] * centred[:-1]).sum()) / (rate * (1 - rate) * (there.numel() - clients) ** 0.5)
+    if sampling_rate < 1:
+        centred = there - sampling_rate
+        overlap = float((centred[1:] * centred[:-1]).sum()) / (
+            sampling_rate * (1 - sampling_rate) * (there.numel() - clients) ** 0.5
+        )
         assert abs(overlap) < 6, "rounds have cohorts of their own"
     if isinstance(event, PoissonGaussian):
-        assert there.sum(1).var() > clients * rate * (1 - rate) / 2, "cohorts priced as Poisson have a random size"
+        assert there.sum(1).var() > clients * sampling_rate * (1 - sampling_rate) / 2, (
+            "cohorts priced as Poisson have a random size"
+        )
 
 
 AUDITS = {

@@ -9,17 +9,24 @@ from typing import Any
 import torch
 
 import cloister as cl
-from cloister.joints import Cohort, Method
+from cloister.core import Cohort, Method
 from cloister.round.bind import Federation
 from conftest import federation, toy_task
 
 CLIP = 0.05  # far below what a toy client sends, so that clipping is always at work
 
-LOCAL: dict[str, Any] = {"lr": 0.5, "batch": 4, "steps": 3}
-USUAL: dict[str, Any] = {"clip": CLIP, **LOCAL, "noise_multiplier": 1.3}
-PASSES: dict[str, Any] = {"clip": CLIP, "lr": 0.5, "batch": 4, "epochs": 1, "noise_multiplier": 1.3}
-FEW: dict[str, Any] = {**USUAL, "steps": 2}
-FOLLOWING: dict[str, Any] = {"clip": 0.5, "lr": 0.1, "batch": 4, "steps": 2, "decay": 1.0, "noise_multiplier": 1.3}
+LOCAL: dict[str, Any] = {"lr": 0.5, "batch_size": 4, "local_steps": 3}
+USUAL: dict[str, Any] = {"clip_norm": CLIP, **LOCAL, "noise_multiplier": 1.3}
+PASSES: dict[str, Any] = {"clip_norm": CLIP, "lr": 0.5, "batch_size": 4, "local_epochs": 1, "noise_multiplier": 1.3}
+FEW: dict[str, Any] = {**USUAL, "local_steps": 2}
+FOLLOWING: dict[str, Any] = {
+    "clip_norm": 0.5,
+    "lr": 0.1,
+    "batch_size": 4,
+    "local_steps": 2,
+    "noise_decay": 1.0,
+    "noise_multiplier": 1.3,
+}
 
 
 @dataclass(frozen=True)
@@ -35,40 +42,42 @@ class Entry:
     proven of the sum. These have tests of their own."""
 
 
-ALL = ("poisson", "fixed", "everyone", "cyclic")
+ALL = ("poisson", "fixed_size", "full", "cyclic")
 # By name; a second word tells variations apart.
 ENTRIES: dict[str, Entry] = {
     "fedavg": Entry(cl.methods.fedavg, LOCAL, ALL),
-    "fedavg epochs": Entry(cl.methods.fedavg, {"lr": 0.5, "batch": 4, "epochs": 2, "momentum": 0.5}),
+    "fedavg epochs": Entry(cl.methods.fedavg, {"lr": 0.5, "batch_size": 4, "local_epochs": 2, "momentum": 0.5}),
     "dp_fedavg": Entry(cl.methods.dp_fedavg, USUAL, ALL),
     "dp_fedavg epochs": Entry(
         cl.methods.dp_fedavg,
-        {"clip": CLIP, "lr": 0.5, "batch": 4, "epochs": 2, "momentum": 0.9, "noise_multiplier": 0.6},
+        {"clip_norm": CLIP, "lr": 0.5, "batch_size": 4, "local_epochs": 2, "momentum": 0.9, "noise_multiplier": 0.6},
     ),
-    "dp_fedavg distributed": Entry(cl.methods.dp_fedavg, {**USUAL, "steps": 2, "noise": "distributed"}, ALL),
-    "dp_fedavg adam": Entry(cl.methods.dp_fedavg, {**USUAL, "steps": 2, "server": cl.servers.adam()}),
+    "dp_fedavg distributed": Entry(cl.methods.dp_fedavg, {**USUAL, "local_steps": 2, "noise": "distributed"}, ALL),
+    "dp_fedavg adam": Entry(cl.methods.dp_fedavg, {**USUAL, "local_steps": 2, "server": cl.server.adam()}),
     "dp_fedavg as_published": Entry(cl.methods.dp_fedavg, {**USUAL, "mode": "as_published"}),
     "blur": Entry(cl.methods.blur, USUAL),
     "lus": Entry(cl.methods.lus, USUAL),
     "lus batch": Entry(cl.methods.lus, {**USUAL, "importance": "batch", "ties": "first"}),
-    "blur_lus": Entry(cl.methods.blur_lus, {**USUAL, "steps": None, "epochs": 2}),
+    "blur_lus": Entry(cl.methods.blur_lus, {**USUAL, "local_steps": None, "local_epochs": 2}),
     "dp_fedsam": Entry(cl.methods.dp_fedsam, USUAL),
     "dp_fedsam plain": Entry(cl.methods.dp_fedsam, {**USUAL, "sam": "plain"}),
     "dp_fedsam_top_k": Entry(cl.methods.dp_fedsam_top_k, USUAL),
     "dp_fedsam_top_k B": Entry(cl.methods.dp_fedsam_top_k, {**USUAL, "variant": "B"}),
-    "dp_fedsam_top_k C": Entry(cl.methods.dp_fedsam_top_k, {**USUAL, "variant": "C"}, ("fixed",), audited=False),
+    "dp_fedsam_top_k C": Entry(cl.methods.dp_fedsam_top_k, {**USUAL, "variant": "C"}, ("fixed_size",), audited=False),
     "fed_smp_rand_k": Entry(cl.methods.fed_smp_rand_k, USUAL),
     "fed_smp_rand_k distributed": Entry(cl.methods.fed_smp_rand_k, {**USUAL, "noise": "distributed"}),
     "fed_smp_top_k": Entry(cl.methods.fed_smp_top_k, {**USUAL, "public_steps": 3}),
-    "ddgauss": Entry(cl.methods.ddgauss, USUAL, ("poisson", "everyone")),
-    "ddgauss central": Entry(cl.methods.ddgauss, {**USUAL, "noise": "central"}, ("poisson", "everyone")),
+    "ddgauss": Entry(cl.methods.ddgauss, USUAL, ("poisson", "full")),
+    "ddgauss central": Entry(cl.methods.ddgauss, {**USUAL, "noise": "central"}, ("poisson", "full")),
     "ae_dpfl": Entry(cl.methods.ae_dpfl, {**LOCAL, "noise_multiplier": 1.3, "student_epochs": 2}),
     "adaptive_clipping": Entry(cl.methods.adaptive_clipping, USUAL),
     "dp_ftrl": Entry(cl.methods.dp_ftrl, USUAL, audited=False),
-    "dp_ftrl tree": Entry(cl.methods.dp_ftrl, {**USUAL, "factorisation": "tree"}, audited=False),
+    "dp_ftrl tree": Entry(cl.methods.dp_ftrl, {**USUAL, "factorization": "tree"}, audited=False),
     "dp_fedprox": Entry(cl.methods.dp_fedprox, USUAL),
-    "pfl": Entry(cl.methods.pfl, PASSES, ("everyone", "cyclic", "fixed")),
-    "pfl lot": Entry(cl.methods.pfl, {**PASSES, "epochs": 2, "epoch": "lot", "weight_decay": 0.1, "lr_decay": 0.9}),
+    "pfl": Entry(cl.methods.pfl, PASSES, ("full", "cyclic", "fixed_size")),
+    "pfl batch": Entry(
+        cl.methods.pfl, {**PASSES, "local_epochs": 2, "local_epoch": "batch", "weight_decay": 0.1, "lr_decay": 0.9}
+    ),
     "fed_spa": Entry(cl.methods.fed_spa, FEW),
     "fed_spa coordinate": Entry(cl.methods.fed_spa, {**FEW, "clipping": "coordinate"}),
     "fed_spa quantile": Entry(cl.methods.fed_spa, {**FEW, "bound": "quantile"}),
@@ -77,8 +86,8 @@ ENTRIES: dict[str, Entry] = {
     "adap_dp_fl": Entry(cl.methods.adap_dp_fl, FOLLOWING),
     "adap_dp_fl as_written": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "as_written"}),
     "adap_dp_fl quantile": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "quantile"}),
-    "adap_dp_fl decay": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "decay": 0.5}),
-    "cpsgd": Entry(cl.methods.cpsgd, {"clip": CLIP, "lr": 0.5, "batch": 4, "noise_multiplier": 20.0}),
+    "adap_dp_fl decay": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "noise_decay": 0.5}),
+    "cpsgd": Entry(cl.methods.cpsgd, {"clip_norm": CLIP, "lr": 0.5, "batch_size": 4, "noise_multiplier": 20.0}),
 }
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -101,25 +110,25 @@ def _plain(method: Method) -> bool:
 PLAIN = {name: make for name, make in AUDITED.items() if _plain(make())}
 
 # Where the noise is in the steps, for `sample_audit.py`: momentum, masks and steps of every kind; and Adam in single
-# steps, from whose state a gradient can be read. Queries are quiet enough to be seen; lots are empty now and then.
-_OWN_STEPS: dict[str, Any] = {"clip": CLIP, "lr": 0.5, "batch": 4, "noise_multiplier": 1.3}
-_PART: dict[str, Any] = {**_OWN_STEPS, "keep": 0.75}
-_ADAPTIVE: dict[str, Any] = {**FOLLOWING, "batch": 4, "steps": 1, "floor": 1e-3, "query_noise": 1.0}
+# steps, from whose state a gradient can be read. Queries are quiet enough to be seen; batches are empty now and then.
+_OWN_STEPS: dict[str, Any] = {"clip_norm": CLIP, "lr": 0.5, "batch_size": 4, "noise_multiplier": 1.3}
+_PART: dict[str, Any] = {**_OWN_STEPS, "keep_fraction": 0.75}
+_ADAPTIVE: dict[str, Any] = {**FOLLOWING, "batch_size": 4, "local_steps": 1, "floor": 1e-3, "query_noise": 1.0}
 AUDITED_STEPS: dict[str, Method] = {
     "pfl": cl.methods.pfl(**_OWN_STEPS),
-    "pfl lot": cl.methods.pfl(**_OWN_STEPS, epochs=3, epoch="lot", momentum=0.0),
-    "pfl passes": cl.methods.pfl(**_OWN_STEPS, epochs=2, momentum=0.0),
-    "fed_spa": cl.methods.fed_spa(**_PART, steps=2),
-    "fed_spa coordinate": cl.methods.fed_spa(**_PART, steps=1, clipping="coordinate"),
-    "fed_spa quantile": cl.methods.fed_spa(**_PART, steps=1, bound="quantile", query_noise=1.0),
-    "fed_spa as_published": cl.methods.fed_spa(**_PART, steps=3, mode="as_published"),
-    "dp_fed": cl.methods.dp_fed(**_OWN_STEPS, steps=1),
+    "pfl batch": cl.methods.pfl(**_OWN_STEPS, local_epochs=3, local_epoch="batch", momentum=0.0),
+    "pfl passes": cl.methods.pfl(**_OWN_STEPS, local_epochs=2, momentum=0.0),
+    "fed_spa": cl.methods.fed_spa(**_PART, local_steps=2),
+    "fed_spa coordinate": cl.methods.fed_spa(**_PART, local_steps=1, clipping="coordinate"),
+    "fed_spa quantile": cl.methods.fed_spa(**_PART, local_steps=1, bound="quantile", query_noise=1.0),
+    "fed_spa as_published": cl.methods.fed_spa(**_PART, local_steps=3, mode="as_published"),
+    "dp_fed": cl.methods.dp_fed(**_OWN_STEPS, local_steps=1),
     "adap_dp_fl": cl.methods.adap_dp_fl(**_ADAPTIVE, norm_bound=2.0),
     "adap_dp_fl as_written": cl.methods.adap_dp_fl(**_ADAPTIVE, threshold="as_written"),
     "adap_dp_fl quantile": cl.methods.adap_dp_fl(**_ADAPTIVE, threshold="quantile"),
 }
 
-COHORTS = {"poisson": cl.poisson(0.6), "fixed": cl.fixed(5), "everyone": cl.everyone()}
+COHORTS = {"poisson": cl.poisson(0.6), "fixed_size": cl.fixed_size(5), "full": cl.full()}
 
 
 def cohorts_for(name: str) -> dict[str, Cohort]:
@@ -144,4 +153,4 @@ def pool() -> tuple[torch.Tensor, torch.Tensor]:
 
 def fed_of(method: Method, cohort: Cohort | None = None, **more: Any) -> tuple[Federation, torch.Tensor]:
     """A toy federation with public data."""
-    return federation(method, cohort, public=pool(), **more)
+    return federation(method, cohort, public_samples=pool(), **more)

@@ -3,7 +3,7 @@
 As in `audit.py` each one plays rounds as a black box and raises AssertionError where the box does not keep its promise.
 What the box is fed with makes its inside visible: a client that takes part alone (the mean is its own message), samples
 without a gradient (what is sent is noise), samples that mark coordinates of their own with gradients far above the clip
-(what is sent tells who was in the lots, and how much each of them may move), and noise that is too small to matter.
+(what is sent tells who was in the batches, and how much each of them may move), and noise that is too small to matter.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from scipy import stats
 from torch import Tensor, nn
 
 import cloister as cl
+from cloister.client.population import Population
+from cloister.core import Method, MethodState
 from cloister.data import Task
 from cloister.engine import Loop
-from cloister.joints import Method, MethodState
-from cloister.population import Population
 from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian
 from cloister.privacy.ledger import Budget, Ledger
+from cloister.random.streams import Streams
 from cloister.round import Outcome
 from cloister.round.bind import Federation
-from cloister.servers import sgd
-from cloister.streams import Streams
+from cloister.server.optimizers import sgd
 from conftest import federation
 
 Play = Callable[..., Outcome]
 ENGINE = Loop()
-# In batches of 4: twice a rate of 1/10, with lots that are empty now and then and a last batch that is not full; one
-# sample more than a batch, where 4/5 is not 1/2; and fewer than a batch, so that everybody is in every lot.
+# In batches of 4: twice a rate of 1/10, with batches that are empty now and then and a last batch that is not full; one
+# sample more than a batch, where 4/5 is not 1/2; and fewer than a batch, so that everybody is in every batch.
 SIZES = (39, 40, 5, 3)
 ODD = 2  # the client for whom the rate of a pass is far from that of a batch
-CERTAIN = 3  # the client whose lots hold all it has
+CERTAIN = 3  # the client whose batches hold all it has
 BLOCK = 3  # coordinates of the input that a sample has for itself
 WIDTH = BLOCK * max(SIZES)
 NOISES = (1.3, 0.8, 2.1, 1.0)  # every client has its own
@@ -95,13 +95,17 @@ class Priced:
     samples: int
 
     @property
-    def rate(self) -> float:
-        return self.event.rate if isinstance(self.event, PoissonGaussian) else self.event.size / self.event.population
+    def sampling_rate(self) -> float:
+        return (
+            self.event.sampling_rate
+            if isinstance(self.event, PoissonGaussian)
+            else self.event.size / self.event.population
+        )
 
     @property
-    def lot(self) -> float:
-        """The expected size of a lot."""
-        return self.rate * self.samples
+    def batch_size(self) -> float:
+        """The expected size of a batch."""
+        return self.sampling_rate * self.samples
 
     def noise(self, fed: Federation) -> float:
         """The noise multiplier of gradients, if the rest of what was paid is for the query beside them."""
@@ -110,12 +114,12 @@ class Priced:
 
     def weights(self, fed: Federation) -> Tensor:
         """How often the gradient of each step is in the message."""
-        momentum = optimiser_of(fed).get("momentum", 0.0)
+        momentum = optimizer_of(fed).get("momentum", 0.0)
         return torch.tensor([sum(momentum**later for later in range(self.steps - s)) for s in range(self.steps)])
 
 
-def optimiser_of(fed: Federation) -> dict[str, Any]:
-    return fed.method.local.settings["optimiser"]
+def optimizer_of(fed: Federation) -> dict[str, Any]:
+    return fed.method.local.settings["optimizer"]
 
 
 def threshold_of(fed: Federation) -> dict[str, Any]:
@@ -134,7 +138,7 @@ def active_of(fed: Federation, size: int) -> int:
 
 def alone(fed: Federation, client: int) -> Federation:
     """The same, where only one client ever takes part, and the server just adds."""
-    only = replace(cl.everyone(), sample=lambda streams, round, population: torch.tensor([client]))
+    only = replace(cl.full(), sample=lambda streams, round, population: torch.tensor([client]))
     return replace(fed, cohort=only, method=replace(fed.method, server=sgd()))
 
 
@@ -157,7 +161,7 @@ def clip_before(fed: Federation, state: MethodState, client: int) -> float:
     """To what a gradient may be clipped in the first step of a round: known before it begins."""
     kept = state.clients.get("threshold")
     following = threshold_of(fed).get("start") if kept is None else float(kept[client])
-    return threshold_of(fed).get("clip", following)
+    return threshold_of(fed).get("clip_norm", following)
 
 
 def sums(play: Play, fed: Federation, w: Tensor, client: int, round: int, paid: Priced) -> Tensor:
@@ -167,18 +171,18 @@ def sums(play: Play, fed: Federation, w: Tensor, client: int, round: int, paid: 
     """
     state = fed.method.init(w)
     message, after = upload(play, fed, w, client, round, state)
-    if optimiser_of(fed)["name"] == "adam":
+    if optimizer_of(fed)["name"] == "adam":
         assert paid.steps == 1
-        gradient = after.clients["mean"][client] / (1 - optimiser_of(fed)["beta1"])
+        gradient = after.clients["mean"][client] / (1 - optimizer_of(fed)["beta1"])
     else:
-        gradient = -message / optimiser_of(fed)["lr"]
-    return gradient * paid.lot * active_of(fed, len(w)) / len(w) / clip_before(fed, state, client)
+        gradient = -message / optimizer_of(fed)["lr"]
+    return gradient * paid.batch_size * active_of(fed, len(w)) / len(w) / clip_before(fed, state, client)
 
 
 def audit_noise(play: Play, fed: Federation, w: Tensor, rounds: int = 8) -> None:
     """Every step of every client carries fresh Gaussian noise of the scale that its account was charged for.
 
-    Also one whose lot is empty. Where a part of the coordinates is active, it has all the noise.
+    Also one whose batch is empty. Where a part of the coordinates is active, it has all the noise.
     """
     dumb, active = silent(fed), active_of(fed, len(w))
     found = []
@@ -199,15 +203,15 @@ def audit_noise(play: Play, fed: Federation, w: Tensor, rounds: int = 8) -> None
 
 
 def _round_with_an_empty_lot(play: Play, fed: Federation, w: Tensor, client: int, paid: Priced) -> int:
-    """Where a round has one lot that may be empty; otherwise the first round."""
-    if paid.steps > 1 or paid.rate == 1 or isinstance(paid.event, FixedSizeGaussian):
+    """Where a round has one batch that may be empty; otherwise the first round."""
+    if paid.steps > 1 or paid.sampling_rate == 1 or isinstance(paid.event, FixedSizeGaussian):
         return 1
     later = range(100, 180)
     return next((round for round in later if not inclusions(play, fed, w, client, [round], paid).round().any()), 1)
 
 
 def inclusions(play: Play, fed: Federation, w: Tensor, client: int, rounds: Sequence[int], paid: Priced) -> Tensor:
-    """[rounds, samples]: how often each sample was in a lot, the steps weighted as they count in the message."""
+    """[rounds, samples]: how often each sample was in a batch, the steps weighted as they count in the message."""
     found = []
     for round in rounds:
         total = sums(play, noiseless(fed), w, client, round, replace_noise(paid))
@@ -224,14 +228,14 @@ def replace_noise(paid: Priced) -> Priced:
 
 
 def audit_sensitivity(play: Play, fed: Federation, w: Tensor) -> None:
-    """A sample moves the sum of a step by the clip at most, which was known before its lot was drawn."""
+    """A sample moves the sum of a step by the clip at most, which was known before its batch was drawn."""
     for client in range(len(SIZES)):
         paid = price(play, fed, w, client)
         most = paid.weights(fed)
         there = inclusions(play, fed, w, client, [1, 2, 3, 4], paid)
         assert there.max() <= float(most.sum()) * (1 + 1e-6), f"a sample moves {there.max() / most.sum():.2f} clips"
         assert there.max() > 0, "somebody is there"
-        if float(most.max()) == 1:  # whoever was in a lot is there by a whole clip, whoever else was in it
+        if float(most.max()) == 1:  # whoever was in a batch is there by a whole clip, whoever else was in it
             assert (there - there.round()).abs().max() < 1e-6, "what a sample moves depends on no other"
         if client == CERTAIN:
             assert (there / most.sum() - 1).abs().max() < 1e-6, "what a sample moves is the clip"
@@ -254,35 +258,38 @@ def _audit_any_samples(play: Play, fed: Federation, w: Tensor) -> None:
         assert 0 < moved <= 1 + 1e-6, f"a sample moves the sum by {moved:.2f} clips"
 
 
-def audit_lots(play: Play, fed: Federation, w: Tensor) -> None:
-    """Lots are drawn as they were priced: by independent coins of one rate, or of one size and uniformly."""
+def audit_batches(play: Play, fed: Federation, w: Tensor) -> None:
+    """Batches are drawn as they were priced: by independent coins of one rate, or of one size and uniformly."""
     found = []
     for client in (0, 1, ODD):
         paid = price(play, fed, w, client)
         rounds = 60 if client == ODD else 30 if paid.steps < 10 else 10
         weights, there = paid.weights(fed).double(), inclusions(play, fed, w, client, range(rounds), paid).double()
-        mean, spread = paid.rate * float(weights.sum()), paid.rate * (1 - paid.rate) * float(weights.square().sum())
+        mean, spread = (
+            paid.sampling_rate * float(weights.sum()),
+            paid.sampling_rate * (1 - paid.sampling_rate) * float(weights.square().sum()),
+        )
         differ = ((there[1:] - there[:-1]).abs() > 1e-3).any(1)
-        assert differ.double().mean() > 0.7, "rounds have lots of their own"
+        assert differ.double().mean() > 0.7, "rounds have batches of their own"
         unsure = max(float(there.mean(1).std()), math.sqrt(spread / paid.samples)) / math.sqrt(rounds)
         ratio = float(there.mean()) / mean
         assert abs(ratio - 1) * mean < 4.5 * unsure, f"samples join at {ratio:.2f} times the rate"
         tails = float(((there - mean) ** 4).mean()) / spread**2
         unsure = spread * math.sqrt(max(tails - 1, 0.1) / there.numel())
-        assert abs(float((there - mean).square().mean()) - spread) < 4.5 * unsure, "steps have lots of their own"
+        assert abs(float((there - mean).square().mean()) - spread) < 4.5 * unsure, "steps have batches of their own"
         sizes = there.sum(1)
         if isinstance(paid.event, FixedSizeGaussian):
             ratio = float((sizes / (paid.event.size * weights.sum()) - 1).abs().max())
-            assert ratio < 1e-6, "lots have their fixed size"
+            assert ratio < 1e-6, "batches have their fixed size"
         else:
             ratio = float(((sizes - paid.samples * mean) ** 2).sum()) / (paid.samples * spread)
-            assert ALARM < stats.chi2.cdf(ratio, rounds) < 1 - ALARM, "sizes of Poisson lots vary as coins do"
+            assert ALARM < stats.chi2.cdf(ratio, rounds) < 1 - ALARM, "sizes of Poisson batches vary as coins do"
         often = (there.mean(0) - mean).abs().max() / math.sqrt(spread / rounds)
         assert often < 6, f"every sample joins as often, and one by {often:.1f} deviations more or less"
         found.append(there[:, : SIZES[0]] - mean)
         if client == 1:
             together = float((found[0] * found[1]).mean() / (found[0].std() * found[1].std()))
-            assert abs(together) < 5 / math.sqrt(found[0].numel()), "clients have lots of their own"
+            assert abs(together) < 5 / math.sqrt(found[0].numel()), "clients have batches of their own"
 
 
 class Witness(Ledger):
@@ -298,7 +305,7 @@ class Witness(Ledger):
 
 @dataclass(frozen=True)
 class Watched(Streams):
-    """Streams that tell whose lots and noise are drawn: whoever computes needs them."""
+    """Streams that tell whose batches and noise are drawn: whoever computes needs them."""
 
     story: Any = None
 
@@ -350,16 +357,16 @@ def audit_price(play: Play, fed: Federation, w: Tensor) -> None:
     """The account is charged for as many steps as were taken, and for both queries of each."""
     for client, size in enumerate(SIZES):
         paid, query = price(play, fed, w, client), query_of(fed)
-        batch = fed.method.local.settings["batch"]
+        batch = fed.method.local.settings["batch_size"]
         worth = (NOISES[client] ** -2 + (0 if query is None else (query * NOISES[client]) ** -2)) ** -0.5
         assert abs(paid.event.noise_multiplier / worth - 1) < 1e-12, "all queries of a step are paid for"
         if isinstance(paid.event, FixedSizeGaussian):
-            assert (paid.event.size, paid.event.population) == (min(batch, size), size), "the lot's own size"
+            assert (paid.event.size, paid.event.population) == (min(batch, size), size), "the batch's own size"
         else:
-            assert paid.event.rate == 1 / math.ceil(size / batch), "the rate of a pass"
+            assert paid.event.sampling_rate == 1 / math.ceil(size / batch), "the rate of a pass"
         settings = fed.method.local.settings
-        passes = settings["epochs"]
-        steps = settings["steps"] if passes is None else passes * math.ceil(size / batch)
+        passes = settings["local_epochs"]
+        steps = settings["local_steps"] if passes is None else passes * math.ceil(size / batch)
         assert paid.steps == steps, "every step is paid for"
     if query_of(fed):
         _audit_query(play, fed, w)
@@ -368,23 +375,23 @@ def audit_price(play: Play, fed: Federation, w: Tensor) -> None:
 def _audit_query(play: Play, fed: Federation, w: Tensor, rounds: int = 50) -> None:
     """What the query behind a threshold answers has noise of its own scale: seen where samples have no gradient."""
     about, start = threshold_of(fed), threshold_of(fed)["start"]
-    noise, lot, dumb = NOISES[CERTAIN], SIZES[CERTAIN], silent(fed)
+    noise, batch_size, dumb = NOISES[CERTAIN], SIZES[CERTAIN], silent(fed)
     seen = []
     for round in range(1, rounds + 1):
         state = upload(play, dumb, w, CERTAIN, round, fed.method.init(w))[1]
         seen.append(float(state.clients["threshold"][CERTAIN]))
     if about["name"] == "as_written":
-        draws = [value * lot / (about["alpha"] * start * noise) for value in seen if value > about["floor"]]
+        draws = [value * batch_size / (about["alpha"] * start * noise) for value in seen if value > about["floor"]]
         law = stats.halfnorm(loc=0)
-        low, high = about["floor"] * lot / (about["alpha"] * start * noise), math.inf
+        low, high = about["floor"] * batch_size / (about["alpha"] * start * noise), math.inf
     elif about["name"] == "repaired":
-        unit = about["alpha"] * about["query"] * about["norm_bound"] * noise / lot
+        unit = about["alpha"] * about["query"] * about["norm_bound"] * noise / batch_size
         draws = [value / unit for value in seen if about["floor"] < value < about["norm_bound"]]
         law, low, high = stats.norm(), about["floor"] / unit, about["norm_bound"] / unit
     else:
-        said = [about["share"] - math.log(value / start) / about["lr"] for value in seen]
-        unit = about["query"] / 2 * noise / lot
-        draws = [(value - 1) / unit for value in said if 1e-9 < value < 1 - 1e-9]
+        given = [about["share"] - math.log(value / start) / about["lr"] for value in seen]
+        unit = about["query"] / 2 * noise / batch_size
+        draws = [(value - 1) / unit for value in given if 1e-9 < value < 1 - 1e-9]
         law, low, high = stats.norm(), -1 / unit, 0.0
     inside = law.cdf(high) - law.cdf(low)
     assert stats.binomtest(len(draws), rounds, inside).pvalue > ALARM, "the query has its noise"
@@ -395,7 +402,7 @@ def _audit_query(play: Play, fed: Federation, w: Tensor, rounds: int = 50) -> No
 AUDITS = {
     "noise": audit_noise,
     "sensitivity": audit_sensitivity,
-    "lots": audit_lots,
+    "batches": audit_batches,
     "payment": audit_payment,
     "price": audit_price,
 }

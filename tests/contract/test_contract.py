@@ -72,7 +72,7 @@ def test_correlated_noise_keeps_the_other_promises(name, audit):
 
 @pytest.mark.parametrize("make", PLAIN.values(), ids=PLAIN)
 def test_without_noise_and_clip_it_is_fedavg(make):
-    bare = make(clip=math.inf, noise_multiplier=0.0)
+    bare = make(clip_norm=math.inf, noise_multiplier=0.0)
     fed, w = federation(bare, COHORTS["poisson"])
     plain = replace(bare, transform=cl.transforms.identity(), mechanism=cl.mechanisms.none())
     other, _ = federation(plain, COHORTS["poisson"])
@@ -87,16 +87,16 @@ def test_without_noise_and_clip_it_is_fedavg(make):
 )
 def test_whatever_a_client_computes_its_message_stays_within_the_bound(name, values, engine):
     method = METHODS[name]()
-    cohort = cl.cyclic(1) if name.startswith("dp_ftrl") else cl.everyone()
+    cohort = cl.cyclic(1) if name.startswith("dp_ftrl") else cl.full()
     fed, w = fed_of(replace(method, mechanism=cl.mechanisms.gaussian(1.0)), cohort, task=toy_task(sizes=(3, 2, 1)))
     silent = replace(fed.method.mechanism, place="central")
     hostile = torch.tensor(values, dtype=w.dtype).repeat(w.numel())[: w.numel()]
     local = replace(method.local, name="hostile", update=lambda layout, state, w: hostile + 0 * w)
     fed = replace(fed, method=replace(fed.method, local=local, mechanism=silent))
-    message, rejected = cohort_total(fed, engine, 1, w, torch.tensor([1]))
+    message, nonfinite_updates = cohort_total(fed, engine, 1, w, torch.tensor([1]))
     assert torch.isfinite(message).all()
     assert float(message.double().norm()) <= fed.sensitivity.l2 * (1 + 1e-12)
-    assert rejected == (not torch.isfinite(hostile).all())
+    assert nonfinite_updates == (not torch.isfinite(hostile).all())
 
 
 @pytest.mark.parametrize("size", [1e30, 1e38, 2e38, 3.4e38])
@@ -104,7 +104,7 @@ def test_whatever_a_client_computes_its_message_stays_within_the_bound(name, val
 def test_an_update_that_encoding_makes_infinite_counts_as_broken(name, size):
     """Found in review: scaling by d/k, or by 1/S, can leave the range of float32 after the update was found finite."""
     method = METHODS[name]()
-    cohort = cl.cyclic(2) if name.startswith("dp_ftrl") else cl.everyone()
+    cohort = cl.cyclic(2) if name.startswith("dp_ftrl") else cl.full()
     task = toy_task(sizes=(3, 2, 1))
     huge = replace(method.local, update=lambda layout, state, w: torch.full_like(w, size))
     fed, w = fed_of(replace(method, local=huge), cohort, task=task, dtype=torch.float32)
@@ -137,7 +137,7 @@ def test_a_cycle_that_nobody_paid_for_is_paid_in_its_middle():
 def test_a_broken_client_counts_as_zero_and_is_counted(name, engine):
     task = toy_task(sizes=(4, 4, 4, 4))
     task.population.inputs[4:8] = math.inf
-    fed, w = fed_of(METHODS[name](), cl.cyclic(2) if name.startswith("dp_ftrl") else cl.everyone(), task=task)
+    fed, w = fed_of(METHODS[name](), cl.cyclic(2) if name.startswith("dp_ftrl") else cl.full(), task=task)
     ledger = Ledger.create(None, "test", {})
     outcome = run_round(fed, ledger, engine, 1, w, fed.method.init(w))
     assert outcome.nonfinite_updates == 1
@@ -161,7 +161,7 @@ def test_an_empty_cohort_still_releases_noise(name):
 @pytest.mark.parametrize("make", PLAIN.values(), ids=PLAIN)
 def test_a_private_mechanism_refuses_an_unbounded_update(make):
     with pytest.raises(CloisterError, match="clip_l2"):
-        federation(make(clip=math.inf))
+        federation(make(clip_norm=math.inf))
     with pytest.raises(CloisterError, match="clip_l2"):
         federation(replace(make(), transform=cl.transforms.identity()))
 
@@ -169,7 +169,7 @@ def test_a_private_mechanism_refuses_an_unbounded_update(make):
 @pytest.mark.parametrize("name", ["ddgauss", "adaptive_clipping", "dp_fedavg as_published"])
 def test_methods_that_need_a_finite_clip_say_so(name):
     with pytest.raises(CloisterError, match="Expected"):
-        fed_of(METHODS[name](clip=math.inf))
+        fed_of(METHODS[name](clip_norm=math.inf))
 
 
 @pytest.mark.parametrize("name", METHODS)

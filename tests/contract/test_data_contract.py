@@ -1,6 +1,6 @@
 """What the price of a sample rests on: no sample is computed, placed or split by looking at another.
 
-A neighbour differs in one sample and has every other one in its place, with the same client. (A sample that is removed
+A neighbor differs in one sample and has every other one in its place, with the same client. (A sample that is removed
 leaves its place on the roster: sizes are declared, and splits and partitions go by them.) So for every data set, for
 every partition and for everybody's own data: another sample in one place changes that row of the tensors, and nothing
 else. Partitions that look at labels say so, and the certificate repeats it.
@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 import cloister as cl
-from cloister.data import Task, partitions
+from cloister.core import Method
+from cloister.data import Task, partitioners
 from cloister.data.raw import Samples
 from cloister.errors import CloisterError
-from cloister.experiments.config import build
-from cloister.experiments.prepare import Ready
-from cloister.joints import Method
-from cloister.privacy.wording import not_covered
+from cloister.privacy.certificate_text import not_covered
+from cloister.runs.config import build
+from cloister.runs.prepare import Ready
 from conftest import prepared
 from contract.catalogue import SAMPLES
 from contract.data_files import CASES, COUNT, Case, Rows
@@ -43,14 +43,18 @@ AT = (0, 9, COUNT - 1)
 
 def test_every_data_set_and_every_partition_is_here():
     assert {case.name for case in CASES.values()} | {"digits"} == set(cl.data.CATALOGUE)
-    assert set(PARTITIONS) == set(partitions.CATALOGUE)
+    assert set(PARTITIONS) == set(partitioners.CATALOGUE)
 
 
 def tensors(task: Task) -> dict[str, Tensor]:
     people = task.population
     found = {"inputs": people.inputs, "labels": people.labels, "starts": people.starts, "sizes": people.sizes}
     found |= {"test inputs": task.test_inputs, "test labels": task.test_labels}
-    return found if task.public is None else found | {"public inputs": task.public[0], "public labels": task.public[1]}
+    return (
+        found
+        if task.public_samples is None
+        else found | {"public inputs": task.public_samples[0], "public labels": task.public_samples[1]}
+    )
 
 
 def rows_that_differ(one: Task, other: Task) -> list[tuple[str, int]]:
@@ -59,7 +63,11 @@ def rows_that_differ(one: Task, other: Task) -> list[tuple[str, int]]:
     assert {k: (t.dtype, t.shape) for k, t in mine.items()} == {k: (t.dtype, t.shape) for k, t in theirs.items()}
     for name in ("starts", "sizes"):
         assert torch.equal(mine[name], theirs[name])
-    assert (one.classes, one.shape, one.view.settings) == (other.classes, other.shape, other.view.settings)
+    assert (one.classes, one.shape, one.preprocessing.settings) == (
+        other.classes,
+        other.shape,
+        other.preprocessing.settings,
+    )
     found = set()
     for name in mine.keys() - {"starts", "sizes"}:
         differ = (mine[name] != theirs[name]).view(len(mine[name]), mine[name][:1].numel()).any(1)
@@ -86,8 +94,8 @@ def variants(case: Case, rows: Rows) -> list[tuple[str, Rows]]:
     return found
 
 
-def dealt(case: Case, partition: partitions.Partition) -> Task:
-    return case.task(partition=partition, public=2)
+def dealt(case: Case, partition: partitioners.Partition) -> Task:
+    return case.task(partition=partition, public_samples=2)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -120,7 +128,7 @@ def test_another_digit_changes_its_own_row_alone(monkeypatch):
     def tasks_of(rows: Rows) -> dict[str, Task]:
         digits = SimpleNamespace(images=rows.inputs, target=rows.labels)
         monkeypatch.setattr("sklearn.datasets.load_digits", lambda: digits)
-        return {p: cl.data.digits(partition=made, public=5) for p, made in PARTITIONS.items() if p != "natural"}
+        return {p: cl.data.digits(partition=made, public_samples=5) for p, made in PARTITIONS.items() if p != "natural"}
 
     before = tasks_of(some)
     for row in AT:
@@ -134,7 +142,7 @@ def test_another_digit_changes_its_own_row_alone(monkeypatch):
                 assert expect_one_row(before[partition], task) or partition == "overlapping"
 
 
-def test_scattering_features_are_of_one_picture(tmp_path, monkeypatch):
+def test_scattering_features_are_of_one_plot(tmp_path, monkeypatch):
     pytest.importorskip("kymatio", reason="needs kymatio: pip install cloister[scattering]")
     case, found = CASES["mnist"], []
     rows, held = case.rows(0), case.rows(1, 12)
@@ -154,11 +162,11 @@ def test_a_partition_says_whether_it_looks_at_labels(name):
     labels, owners = np.arange(60) % 3, np.arange(60) % 6
     inputs, partition = np.zeros((60, 1), np.float32), PARTITIONS[name]
 
-    def hands(labels: np.ndarray) -> list[list[int]]:
-        return [hand.tolist() for hand in partition.deal(Samples(inputs, labels, owners))]
+    def client_rows(labels: np.ndarray) -> list[list[int]]:
+        return [hand.tolist() for hand in partition.assign(Samples(inputs, labels, owners))]
 
     others = [np.where(np.arange(60) == row, (labels + 1) % 3, labels) for row in range(0, 60, 4)]
-    assert any(hands(other) != hands(labels) for other in others) == partition.label_dependent
+    assert any(client_rows(other) != client_rows(labels) for other in others) == partition.label_dependent
 
 
 # ---------------------------------------------------------------- everybody's own data
@@ -229,10 +237,10 @@ OWN = [as_arrays, as_lists, as_dataset, as_npz, as_csv, as_parquet]
 def test_another_sample_of_ones_own_changes_its_own_row_alone(make, tmp_path):
     random = np.random.default_rng(0)
     rows = Rows(random.normal(size=(COUNT, 3)), np.arange(COUNT) % 3, np.arange(COUNT) % 4)
-    before = make(tmp_path / "before", rows, classes=3, public=2)
+    before = make(tmp_path / "before", rows, classes=3, public_samples=2)
     for row in AT:
         for number, other in enumerate((rows.with_other(row, rows.inputs[row] * -1e3), rows.with_other(row, label=2))):
-            after = make(tmp_path / f"{row}-{number}", other, classes=3, public=2)
+            after = make(tmp_path / f"{row}-{number}", other, classes=3, public_samples=2)
             assert expect_one_row(before, after) == (number == 0 or rows.labels[row] != 2)
             assert not after.classes_inferred
 
@@ -321,7 +329,7 @@ def test_medians_of_clients_are_for_clients_that_are_hospitals(hospitals):
     for _ in range(2):  # decoded, and from the cache
         assert cl.data.heart(impute="client_median").prepared_by == "client"
     assert not torch.equal(cl.data.heart(impute="client_median").population.inputs, cl.data.heart().population.inputs)
-    method = cl.methods.dp_fedavg(clip=1.0, steps=1, noise_multiplier=2.0)
+    method = cl.methods.dp_fedavg(clip_norm=1.0, local_steps=1, noise_multiplier=2.0)
     run = cl.run(method, cl.data.heart(impute="client_median"), rounds=1, delta=1e-5, progress=False)
     assert run.certificate.unit == "client"
     for make in (cl.data.iid(4), cl.data.dirichlet(4), cl.data.overlapping(4)):
@@ -331,7 +339,15 @@ def test_medians_of_clients_are_for_clients_that_are_hospitals(hospitals):
 
 def test_the_command_that_was_certified_wrongly(hospitals):
     """data=heart method=pfl, by the keys alone: it runs, and its data has nothing of one patient in another's row."""
-    keys = {"data": "heart", "method": "pfl", "clip": 1.0, "lr": 0.1, "epochs": 1, "rounds": 2, "delta": 1e-5}
+    keys = {
+        "data": "heart",
+        "method": "pfl",
+        "clip_norm": 1.0,
+        "lr": 0.1,
+        "local_epochs": 1,
+        "rounds": 2,
+        "delta": 1e-5,
+    }
     assert build({**keys, "epsilon": 2.0}).start(progress=False).epsilon <= 2.0
     with pytest.raises(CloisterError, match="every sample was prepared by itself"):
         build({**keys, "epsilon": 2.0, "impute": "client_median"}).start(progress=False)
@@ -349,7 +365,7 @@ def prepare_for(method: Method, task: Task) -> Ready:
 
 
 def clients_protected() -> Method:
-    return cl.methods.dp_fedavg(clip=1.0, steps=1, noise_multiplier=2.0)
+    return cl.methods.dp_fedavg(clip_norm=1.0, local_steps=1, noise_multiplier=2.0)
 
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet", "dirichlet_by_class", "shards"])

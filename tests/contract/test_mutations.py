@@ -1,7 +1,7 @@
 """Privacy bugs, planted one at a time: for each, an audit of the contract must raise the alarm.
 
-The broken rounds are a second, independent writing of the round in which single steps can be spoilt. With
-nothing spoilt it passes every audit and equals the real round, so that what is caught is the bug.
+The broken rounds are a second, independent writing of the round in which single steps can be spoiled. With
+nothing spoiled it passes every audit and equals the real round, so that what is caught is the bug.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from contract.catalogue import METHODS
 
 def broken_round(bug: str):
     def play(fed, ledger, engine, round, w, state):
-        method, streams, bound = fed.method, fed.streams, fed.sensitivity
+        method, streams, sensitivity = fed.method, fed.streams, fed.sensitivity
 
         def pay():
             ledger.charge(method.unit, fed.event, round=round, repeatable=True)
@@ -49,23 +49,25 @@ def broken_round(bug: str):
         if bug == "noise on some coordinates only":
             noise = noise * (torch.arange(len(w)) % 3 != 0) * math.sqrt(1.5)
 
-        def clip(update):
+        def clip_norm(update):
             if bug == "clipped per tensor, priced as global":
                 pieces = fed.objective.layout.views(update).values()
-                return torch.cat([(p * min(1.0, bound.l2 / max(float(p.norm()), 1e-30))).flatten() for p in pieces])
+                return torch.cat(
+                    [(p * min(1.0, sensitivity.l2 / max(float(p.norm()), 1e-30))).flatten() for p in pieces]
+                )
             if bug == "not clipped":
                 return update
             return method.transform.encode(update, fed.context(w, {}))
 
         if bug == "clipped after the noise":
             share = noise / math.sqrt(max(len(cohort), 1))
-            total = sum((clip(u + share) for u in updates), torch.zeros_like(w))
+            total = sum((clip_norm(u + share) for u in updates), torch.zeros_like(w))
         else:
             weights = [1.0] * len(updates)
             if bug == "weighted by data size":
                 sizes = fed.population.sizes[cohort].double()
                 weights = (sizes / sizes.mean()).tolist()
-            total = sum((a * clip(u) for a, u in zip(weights, updates, strict=True)), torch.zeros_like(w)) + noise
+            total = sum((a * clip_norm(u) for a, u in zip(weights, updates, strict=True)), torch.zeros_like(w)) + noise
         denominator = max(len(cohort), 1) if bug == "divided by the cohort's actual size" else fed.denominator
         w, server = method.server.update(w, total / denominator, state.server, fed.context(w, {}))
         if bug == "charged after the round":
@@ -117,7 +119,7 @@ def test_the_bug_is_caught(bug):
 
 
 def test_a_fixed_cohort_priced_as_poisson_is_caught():
-    lying = replace(cl.fixed(5), event=cl.poisson(5 / 8).event)
+    lying = replace(cl.fixed_size(5), event=cl.poisson(5 / 8).event)
     with pytest.raises(AssertionError, match="random size"):
         AUDITS["price"](run_round, *federation(METHODS["dp_fedavg"](), lying))
 
@@ -126,7 +128,7 @@ def test_a_fixed_cohort_priced_as_poisson_is_caught():
     ("cohort", "spoil"),
     [
         (cl.poisson(0.6), lambda members, round: members[members < 7]),
-        (cl.fixed(5), lambda members, round: torch.arange(5)),
+        (cl.fixed_size(5), lambda members, round: torch.arange(5)),
         (cl.poisson(0.3), lambda members, round: torch.arange(8) if round % 3 == 0 else members[:0]),
         (cl.poisson(0.6), lambda members, round: members[members != 0]),
     ],
@@ -145,15 +147,15 @@ def test_cohorts_that_come_again_are_caught():
 
 
 def test_a_mechanism_that_claims_more_noise_than_it_adds_is_caught():
-    honest = METHODS["dp_fedavg"]()
-    draw = honest.mechanism.draw
-    lying = replace(honest.mechanism, draw=lambda multiplier, *rest: draw(0.95 * multiplier, *rest))
+    sound = METHODS["dp_fedavg"]()
+    draw = sound.mechanism.draw
+    lying = replace(sound.mechanism, draw=lambda multiplier, *rest: draw(0.95 * multiplier, *rest))
     with pytest.raises(AssertionError, match="times its scale"):
-        AUDITS["noise"](run_round, *federation(replace(honest, mechanism=lying), cl.poisson(0.6)))
+        AUDITS["noise"](run_round, *federation(replace(sound, mechanism=lying), cl.poisson(0.6)))
 
 
 def test_a_bound_that_is_not_kept_is_caught():
-    honest = METHODS["dp_fedavg"]()
-    lying = replace(honest.transform, encode=cl.transforms.clip_l2(0.06).encode)
+    sound = METHODS["dp_fedavg"]()
+    lying = replace(sound.transform, encode=cl.transforms.clip_l2(0.06).encode)
     with pytest.raises(AssertionError, match="moves the sum"):
-        AUDITS["sensitivity"](run_round, *federation(replace(honest, transform=lying), cl.everyone()))
+        AUDITS["sensitivity"](run_round, *federation(replace(sound, transform=lying), cl.full()))

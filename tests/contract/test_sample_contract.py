@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 import cloister as cl
+from cloister.core import State
 from cloister.engine import Loop, Vectorized
 from cloister.errors import BudgetExceededError, CloisterError
-from cloister.joints import State
 from cloister.privacy.events import NonPrivate, PoissonGaussian
 from cloister.privacy.ledger import Budget, Ledger
+from cloister.privacy.unit import ProtectedUnit
 from cloister.round import Outcome, cohort_total, run_round
 from cloister.round.bind import Federation
-from cloister.privacy.unit import ProtectedUnit
 from conftest import ENGINES, federation, flat_state, toy_task
 from contract.catalogue import AUDITED_STEPS, SAMPLES, fed_of
 from contract.sample_audit import AUDITS, NOISES, SIZES, alone, audited, silent, upload, with_inputs
@@ -48,8 +48,10 @@ def test_noise_keeps_its_scale_in_float32():
     AUDITS["noise"](run_round, *audited(AUDITED_STEPS["dp_fed"], dtype=torch.float32))
 
 
-def test_noise_and_lots_of_a_secure_run_come_from_the_system():
-    """Fails without cause below 1e-11: the likeliest lot, of nobody, has probability 0.9^39, and would come 8 times."""
+def test_noise_and_batches_of_a_secure_run_come_from_the_system():
+    """Fails without cause below 1e-11: the likeliest batch, of nobody, has probability 0.9^39, and
+    would come 8 times.
+    """
     fed, w = audited(AUDITED_STEPS["dp_fed"], secure=True)
     first, second = (one_round(silent(fed), w).w for _ in range(2))
     assert (first != second).all()
@@ -62,14 +64,14 @@ def test_noise_and_lots_of_a_secure_run_come_from_the_system():
 @pytest.mark.parametrize("name", ["pfl passes", "fed_spa"])
 def test_noise_of_several_blocks_keeps_its_scale(name, ahead, monkeypatch):
     """Here a block has one step, or three, so that a round has several: each has noise of its own."""
-    monkeypatch.setattr("cloister.lots.AHEAD", ahead)
+    monkeypatch.setattr("cloister.client.poisson_batches.AHEAD", ahead)
     AUDITS["noise"](run_round, *audited(AUDITED_STEPS[name]))
 
 
 @pytest.mark.parametrize("name", ["pfl", "fed_spa quantile", "adap_dp_fl"])
 def test_engines_agree_over_several_blocks_of_noise(name, monkeypatch):
     """Noise is drawn some steps ahead; here a block ends in the middle of a round."""
-    monkeypatch.setattr("cloister.lots.AHEAD", 170)
+    monkeypatch.setattr("cloister.client.poisson_batches.AHEAD", 170)
     results = []
     for engine in ENGINES:
         fed, w = fed_of(IN_STEPS[name]())
@@ -120,11 +122,11 @@ def test_a_round_without_members_releases_nothing(name):
 
 
 def test_what_a_client_sends_depends_on_nobody_else():
-    """Neither lots nor noise nor what is kept: alone, among others, and beside clients that were refused."""
+    """Neither batches nor noise nor what is kept: alone, among others, and beside clients that were refused."""
     for name in ("pfl", "fed_spa", "adap_dp_fl"):
         fed, w = audited(AUDITED_STEPS[name])
         apart = [upload(run_round, fed, w, client, 1, fed.method.init(w))[0] for client in range(len(SIZES))]
-        together = replace(fed, method=replace(fed.method, server=cl.servers.sgd()))
+        together = replace(fed, method=replace(fed.method, server=cl.server.sgd()))
         for engine in (Loop(), Vectorized(chunk=2)):
             outcome = one_round(together, w, engine)
             torch.testing.assert_close(outcome.w - w, sum(apart) / len(SIZES), rtol=1e-9, atol=1e-12)
@@ -176,14 +178,14 @@ def test_noise_that_follows_the_losses_is_drawn_and_priced_alike():
     ledger = Ledger.create(None, "test", {})
     found = one_round(fed, w, ledger=ledger, state=state)
     priced = [entry.event for entry in ledger.entries]
-    assert [event.rate for event in priced] == [0.5, 1.0]
+    assert [event.sampling_rate for event in priced] == [0.5, 1.0]
     assert [event.noise_multiplier for event in priced] == pytest.approx([0.65 / math.sqrt(1 + 1 / 25)] * 2)
     less = one_round(replace(fed, multipliers=(0.65, 0.65)), w)
     torch.testing.assert_close(found.w, less.w, rtol=1e-12, atol=0)
 
 
 def test_without_noise_there_is_no_price_and_no_privacy():
-    fed, w = federation(cl.methods.pfl(clip=0.1, batch=4, noise_multiplier=0.0))
+    fed, w = federation(cl.methods.pfl(clip_norm=0.1, batch_size=4, noise_multiplier=0.0))
     ledger = Ledger.create(None, "test", {})
     one_round(fed, w, ledger=ledger)
     assert {entry.event for entry in ledger.entries} == {NonPrivate()}
@@ -197,8 +199,8 @@ def test_every_client_is_priced_at_its_own_noise():
     priced = {entry.unit: entry.event for entry in ledger.entries}
     rates = (1 / 10, 1 / 10, 1 / 2, 1.0)
     assert priced == {
-        f"sample of client {c}": PoissonGaussian(noise, rate)
-        for c, (noise, rate) in enumerate(zip(NOISES, rates, strict=True))
+        f"sample of client {c}": PoissonGaussian(noise, sampling_rate)
+        for c, (noise, sampling_rate) in enumerate(zip(NOISES, rates, strict=True))
     }
 
 
@@ -206,48 +208,50 @@ def test_every_client_is_priced_at_its_own_noise():
     "spoil",
     [
         lambda method: replace(method, mechanism=replace(method.mechanism, unit=ProtectedUnit.CLIENT)),
-        lambda method: replace(method, local=cl.local.sgd(lr=0.1, steps=1)),
+        lambda method: replace(method, local=cl.client.sgd(lr=0.1, local_steps=1)),
         lambda method: replace(method, local=replace(method.local, private=None)),
         lambda method: replace(method, local=replace(method.local, phases=method.local.phases * 2)),
         lambda method: replace(
             method,
             local=replace(
                 method.local,
-                phases=tuple(replace(p, batching=replace(p.batching, lots=None)) for p in method.local.phases),
+                phases=tuple(
+                    replace(p, batching=replace(p.batching, batch_sampling=None)) for p in method.local.phases
+                ),
             ),
         ),
     ],
     ids=["of clients", "without noise", "not private", "two phases", "shuffled batches"],
 )
-def test_noise_in_steps_is_for_private_steps_over_secret_lots(spoil):
+def test_noise_in_steps_is_for_private_steps_over_secret_batches(spoil):
     with pytest.raises(CloisterError, match="private by themselves, over secret batches"):
-        federation(spoil(cl.methods.dp_fed(steps=1, noise_multiplier=1.0)))
+        federation(spoil(cl.methods.dp_fed(local_steps=1, noise_multiplier=1.0)))
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: cl.methods.pfl(epoch="batch"),
-        lambda: cl.methods.pfl(lots="shuffled"),
-        lambda: cl.methods.pfl(mode="as_published", lots="fixed"),
-        lambda: cl.methods.pfl(clip=0.0),
-        lambda: cl.methods.fed_spa(steps=1, clipping="tensor"),
-        lambda: cl.methods.fed_spa(steps=1, bound="median"),
-        lambda: cl.methods.fed_spa(steps=1, bound="quantile", clipping="coordinate"),
-        lambda: cl.methods.fed_spa(steps=1, keep=0.0),
-        lambda: cl.methods.fed_spa(steps=1, mode="as_published", lots="poisson"),
+        lambda: cl.methods.pfl(local_epoch="round"),
+        lambda: cl.methods.pfl(batch_sampling="shuffled"),
+        lambda: cl.methods.pfl(mode="as_published", batch_sampling="fixed_size"),
+        lambda: cl.methods.pfl(clip_norm=0.0),
+        lambda: cl.methods.fed_spa(local_steps=1, clipping="tensor"),
+        lambda: cl.methods.fed_spa(local_steps=1, bound="median"),
+        lambda: cl.methods.fed_spa(local_steps=1, bound="quantile", clipping="coordinate"),
+        lambda: cl.methods.fed_spa(local_steps=1, keep_fraction=0.0),
+        lambda: cl.methods.fed_spa(local_steps=1, mode="as_published", batch_sampling="poisson"),
         lambda: cl.methods.fed_spa(),
-        lambda: cl.methods.dp_fed(steps=1, epochs=1),
+        lambda: cl.methods.dp_fed(local_steps=1, local_epochs=1),
         lambda: cl.methods.adap_dp_fl(threshold="mean"),
-        lambda: cl.methods.adap_dp_fl(decay=0.0),
-        lambda: cl.methods.adap_dp_fl(decay=1.5),
-        lambda: cl.methods.adap_dp_fl(clip=1.0, floor=0.0),
-        lambda: cl.methods.adap_dp_fl(clip=1.0, floor=2.0),
-        lambda: cl.methods.adap_dp_fl(clip=1.0, query_noise=0.0),
-        lambda: cl.methods.adap_dp_fl(clip=1.0, threshold="quantile", quantile=1.0),
-        lambda: cl.methods.adap_dp_fl(clip=1.0, alpha_clip=-1.0),
-        lambda: federation(cl.methods.adap_dp_fl(clip=1.0, noise_multiplier=1.0)),
-        lambda: federation(cl.methods.adap_dp_fl(decay=1.0, noise_multiplier=1.0)),
+        lambda: cl.methods.adap_dp_fl(noise_decay=0.0),
+        lambda: cl.methods.adap_dp_fl(noise_decay=1.5),
+        lambda: cl.methods.adap_dp_fl(clip_norm=1.0, floor=0.0),
+        lambda: cl.methods.adap_dp_fl(clip_norm=1.0, floor=2.0),
+        lambda: cl.methods.adap_dp_fl(clip_norm=1.0, query_noise=0.0),
+        lambda: cl.methods.adap_dp_fl(clip_norm=1.0, threshold="quantile", quantile=1.0),
+        lambda: cl.methods.adap_dp_fl(clip_norm=1.0, alpha_clip=-1.0),
+        lambda: federation(cl.methods.adap_dp_fl(clip_norm=1.0, noise_multiplier=1.0)),
+        lambda: federation(cl.methods.adap_dp_fl(noise_decay=1.0, noise_multiplier=1.0)),
     ],
 )
 def test_bad_settings_are_refused_in_one_sentence(make):

@@ -39,7 +39,7 @@ class Site:
     cuts: list[int] = field(default_factory=list)  # each answer in turn stops after so many bytes
     always_cut: int | None = None
     etag: str | None = None
-    honours_if_range: bool = True
+    honors_if_range: bool = True
     statuses: list[int] = field(default_factory=list)  # each answer in turn is nothing but this status
     redirects: dict[str, str] = field(default_factory=dict)
     lengths: bool = True
@@ -62,7 +62,7 @@ class Site:
 
     def _send(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
         start = int((handler.headers.get("Range") or "bytes=0-")[6:-1]) if self.ranges else 0
-        if self.honours_if_range and handler.headers.get("If-Range", self.etag) != self.etag:
+        if self.honors_if_range and handler.headers.get("If-Range", self.etag) != self.etag:
             start = 0
         if start >= len(body):
             handler.send_error(416)
@@ -239,9 +239,9 @@ def test_a_beginning_of_another_version_is_gone_before_the_new_one_is_noted(
         get(plain(site), tmp_path)
 
 
-@pytest.mark.parametrize("honours", [True, False])
-def test_a_file_that_changed_meanwhile_is_fetched_from_the_start(site: Site, tmp_path: Path, honours: bool):
-    site.etag, site.always_cut, site.honours_if_range = '"old"', 300_000, honours
+@pytest.mark.parametrize("honors", [True, False])
+def test_a_file_that_changed_meanwhile_is_fetched_from_the_start(site: Site, tmp_path: Path, honors: bool):
+    site.etag, site.always_cut, site.honors_if_range = '"old"', 300_000, honors
     site.bodies["/file"] = b"old" * 400_000
     with pytest.raises(CloisterError, match="run it again"):
         get(plain(site), tmp_path, attempts=1)
@@ -348,12 +348,12 @@ def test_an_unreachable_host_is_one_sentence(site: Site, tmp_path: Path):
 
 
 def test_without_a_checksum_the_user_is_warned(site: Site, tmp_path: Path):
-    said: list[str] = []
+    given: list[str] = []
     entry = plain(site, md5=None)
-    get(entry, tmp_path, say=said.append)
-    assert said == [f"warning: no checksum is known for {site.url}/file, so what was sent could not be verified."]
+    get(entry, tmp_path, say=given.append)
+    assert given == [f"warning: no checksum is known for {site.url}/file, so what was sent could not be verified."]
     assert get(entry, tmp_path) == []
-    assert get(entry, tmp_path, replace=True, say=said.append) == [tmp_path / "toy/file.bin"]
+    assert get(entry, tmp_path, replace=True, say=given.append) == [tmp_path / "toy/file.bin"]
 
 
 def test_a_full_disk_is_one_sentence_and_not_left_full(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -374,7 +374,7 @@ def test_a_full_disk_is_one_sentence_and_not_left_full(site: Site, tmp_path: Pat
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(site: Site, tmp_path: Path):
     (tmp_path / "toy").write_text("a file, not a folder")
-    with pytest.raises(CloisterError, match=r"^Expected to read and write file.bin in .*/toy, found .*: mend that, or"):
+    with pytest.raises(CloisterError, match=r"^Expected to read and write file.bin in .*/toy, found .*: fix that, or"):
         get(plain(site), tmp_path)
     (tmp_path / "folder").mkdir()
     with pytest.raises(CloisterError, match=r"^Expected to read and write folder in .*, found Is a directory: "):

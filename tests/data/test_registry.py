@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from cloister.data.registry import ENTRIES, Entry, File, Member, entry
-from cloister.data.shelf import data_folder, describe, list_table, present
+from cloister.data.storage import data_folder, describe, list_table, present
 from cloister.errors import CloisterError
 
 OFFICIAL = {
@@ -60,7 +60,7 @@ def test_places_are_official_and_checksums_well_formed(file: File):
 @pytest.mark.parametrize("one", ENTRIES.values(), ids=lambda one: one.name)
 def test_an_entry_says_all_there_is_to_say(one: Entry):
     assert ENTRIES[one.name] is one
-    assert all((one.title, one.what, one.samples, one.licence, one.citation))
+    assert all((one.title, one.what, one.samples, one.license, one.citation))
     assert one.files or one.note  # without a download, it is said where the data comes from
 
 
@@ -133,7 +133,7 @@ def test_the_list_and_the_description(tmp_path: Path):
     assert re.search(r"shakespeare .*yes, 1.5 kB +public domain", "\n".join(lines))
     for one in ENTRIES.values():
         text = describe(one, tmp_path)
-        assert one.licence in text
+        assert one.license in text
         assert one.citation in text
         assert one.note in text
         assert all(file.url in text for file in one.files)

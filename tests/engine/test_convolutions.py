@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cloister.engine.convolutions import PerClient
-from cloister.engine.ways import Grouped, Unfold
+from cloister.engine.cuda.conv_algorithms import Grouped, Unfold
+from cloister.engine.cuda.convolutions import PerClient
 
 CASES = [(1, 0, 3), (1, 1, 3), (2, 1, 3), (2, 0, 1), (1, 2, 5)]  # stride, padding, kernel
 WAYS = {"grouped": Grouped, "unfold": Unfold}

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import cloister as cl
-from cloister.engine import Loop, ranks
-from cloister.joints import MethodState
+from cloister.core import MethodState
+from cloister.engine import Loop, distributed
 from cloister.privacy.ledger import Ledger
+from cloister.random.streams import Streams
 from cloister.round import run_round
-from cloister.streams import Streams
 from conftest import flat_state, killed_in_round, toy_model, toy_task
 from contract.catalogue import METHODS, cohorts_for, fed_of
 from draws import Recording
@@ -51,7 +51,7 @@ def test_workers_give_the_bits_of_one(name):
 def test_workers_draw_large_noise_as_one_does():
     """Large draws leave the interpreter to other threads, which then draw, too."""
     task = toy_task(sizes=(3, 2, 1, 2, 3, 1), features=3000)
-    method = cl.methods.pfl(clip=0.5, batch=2, epochs=2, noise_multiplier=1.0)
+    method = cl.methods.pfl(clip_norm=0.5, batch_size=2, local_epochs=2, noise_multiplier=1.0)
     for dtype in (torch.float32, torch.float64):
         fed, w = fed_of(method, task=task, model=nn.Linear(3000, 10), dtype=dtype)
         outcomes = [
@@ -74,9 +74,9 @@ class Threads:
         """What every rank says, by rank."""
         self._box[self.mine.rank] = value
         self._barrier.wait()
-        said = [self._box[rank] for rank in range(self.size)]
+        values = [self._box[rank] for rank in range(self.size)]
         self._barrier.wait()
-        return said
+        return values
 
     def is_initialized(self) -> bool:
         return True
@@ -130,11 +130,15 @@ class Threads:
 
 
 METHODS_ON_RANKS = {
-    "distributed": cl.methods.dp_fedavg(clip=0.5, lr=0.5, batch=4, steps=2, noise="distributed", noise_multiplier=1.0),
-    "central": cl.methods.dp_fedavg(clip=0.5, lr=0.5, batch=4, steps=2, noise_multiplier=1.0),
-    "private steps": cl.methods.pfl(clip=0.5, batch=4, epochs=2, noise_multiplier=1.0),
-    "kept": cl.methods.adap_dp_fl(clip=0.5, lr=0.1, batch=4, steps=2, decay=1.0, noise_multiplier=1.3),
-    "coins": cl.methods.cpsgd(batch=2, noise_multiplier=20.0),
+    "distributed": cl.methods.dp_fedavg(
+        clip_norm=0.5, lr=0.5, batch_size=4, local_steps=2, noise="distributed", noise_multiplier=1.0
+    ),
+    "central": cl.methods.dp_fedavg(clip_norm=0.5, lr=0.5, batch_size=4, local_steps=2, noise_multiplier=1.0),
+    "private steps": cl.methods.pfl(clip_norm=0.5, batch_size=4, local_epochs=2, noise_multiplier=1.0),
+    "kept": cl.methods.adap_dp_fl(
+        clip_norm=0.5, lr=0.1, batch_size=4, local_steps=2, noise_decay=1.0, noise_multiplier=1.3
+    ),
+    "coins": cl.methods.cpsgd(batch_size=2, noise_multiplier=20.0),
 }
 
 
@@ -185,7 +189,7 @@ def go(name: str, folder: Any, **more: Any) -> Any:
 def on_ranks(monkeypatch: pytest.MonkeyPatch, size: int, what: Any) -> list[Any]:
     fake = Threads(size)
     with monkeypatch.context() as patch:
-        patch.setattr(ranks, "dist", SimpleNamespace(**{k: getattr(fake, k) for k in dir(fake) if k[0] != "_"}))
+        patch.setattr(distributed, "dist", SimpleNamespace(**{k: getattr(fake, k) for k in dir(fake) if k[0] != "_"}))
         patch.setenv("WORLD_SIZE", str(size))
         return fake.run(what)
 
@@ -237,10 +241,10 @@ def test_ranks_draw_what_one_would_draw_and_come_to_the_same(name, monkeypatch):
     fed, w, state, streams = begun()
 
     def one_rank() -> Any:
-        me = ranks.Ranks(ranks.dist.get_rank(), ranks.dist.get_world_size())
+        me = distributed.Ranks(distributed.dist.get_rank(), distributed.dist.get_world_size())
         if me.rank:
-            return ranks.assist(Loop(), me, fed, w.clone())
-        sharded = ranks.Sharded(Loop(), me)
+            return distributed.assist(Loop(), me, fed, w.clone())
+        sharded = distributed.Sharded(Loop(), me)
         found = played(fed, w, state, sharded)
         sharded.dismiss()
         return found

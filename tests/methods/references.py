@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import cloister as cl
+from cloister.core import Cohort, Method
 from cloister.engine import Loop, Vectorized
-from cloister.joints import Cohort, Method
 from cloister.privacy.ledger import Ledger
 from cloister.round import cohort_total, run_round
 from cloister.round.bind import Federation
@@ -65,11 +65,11 @@ def engines() -> list[Loop | Vectorized]:
 
 
 def federated(
-    method: Method, cohort: Cohort | None = None, public: Samples | None = None
+    method: Method, cohort: Cohort | None = None, public_samples: Samples | None = None
 ) -> tuple[Federation, Tensor, Named]:
     """The library's federation, and its first model twice: as a vector and by name."""
     net = Net().double()
-    fed, w = federation(method, cohort, people(), net, public=public)
+    fed, w = federation(method, cohort, people(), net, public_samples=public_samples)
     return fed, w, {name: p.detach().clone() for name, p in net.named_parameters()}
 
 
@@ -114,12 +114,12 @@ def normal(fed: Federation, round: int, client: int = -1, size: int = D) -> Tens
     return fed.streams.protective_normal(torch.zeros(size, dtype=torch.float64), "noise", round, client)
 
 
-def public_batches(samples: Samples, key: int, steps: int, batch: int) -> list[Samples]:
+def public_batches(samples: Samples, key: int, steps: int, batch_size: int) -> list[Samples]:
     random, order, found = torch.Generator().manual_seed(key & (2**63 - 1)), torch.empty(0), []
     for _ in range(steps):
         order = order if len(order) else torch.randperm(len(samples[1]), generator=random)
-        found.append((samples[0][order[:batch]], samples[1][order[:batch]]))
-        order = order[batch:]
+        found.append((samples[0][order[:batch_size]], samples[1][order[:batch_size]]))
+        order = order[batch_size:]
     return found
 
 
@@ -212,9 +212,9 @@ def only_largest(update: Named, scores: Named, fraction: Fraction, ties: str = "
     return kept
 
 
-def clipped(vector: Tensor, clip: float) -> Tensor:
+def clipped(vector: Tensor, clip_norm: float) -> Tensor:
     length = float(torch.sqrt((vector * vector).sum()))
-    return vector * min(1.0, clip / length) if length else vector
+    return vector * min(1.0, clip_norm / length) if length else vector
 
 
 Message = Callable[[Federation, int, int, Named], Tensor]
@@ -227,8 +227,8 @@ def check_messages(fed: Federation, w: Tensor, message: Message, round: int = 2)
     groups = [[c] for c in CLIENTS], [[SINGLE], [EMPTY], [FLAT], [TIED], [*CLIENTS]]
     for engine, clients in zip(engines(), groups, strict=True):
         for group in clients:
-            found, rejected = cohort_total(fed, engine, round, w, torch.tensor(group))
-            assert rejected == 0
+            found, nonfinite_updates = cohort_total(fed, engine, round, w, torch.tensor(group))
+            assert nonfinite_updates == 0
             close(found, sum((expected[c] for c in group if SIZES[c]), torch.zeros_like(found)))
 
 

@@ -43,7 +43,7 @@ from cloister.round import cohort_total
 from cloister.round.bind import Federation
 
 CLIP, LR = 0.3, 0.4
-RULE = {"lr": LR, "batch": 4, "epochs": 3}
+RULE = {"lr": LR, "batch_size": 4, "local_epochs": 3}
 HEAVY = {"momentum": 0.5, "weight_decay": 0.01, "lr_decay": 0.9}
 OFFICIAL = {"momentum": 0.5, "weight_decay": 5e-4, "lr_decay": 0.998}
 
@@ -77,7 +77,7 @@ def each_tensor(update: Named) -> Tensor:
 
 
 def message_by(
-    direction: Direction, sparse: Sparse = dense, clip: Callable[[Named], Tensor] = whole, **rule: float
+    direction: Direction, sparse: Sparse = dense, clip_norm: Callable[[Named], Tensor] = whole, **rule: float
 ) -> Message:
     """Local training -> mask -> clip."""
 
@@ -85,15 +85,15 @@ def message_by(
         lr = LR * rule.get("lr_decay", 1.0) ** (round - 1)
         how = {"momentum": rule.get("momentum", 0.0), "decay": rule.get("weight_decay", 0.0)}
         w = trained(start, batches_of(fed, round, client), direction, lr, **how)
-        return clip(sparse(fed, round, client, w, {n: w[n] - start[n] for n in w}))
+        return clip_norm(sparse(fed, round, client, w, {n: w[n] - start[n] for n in w}))
 
     return of
 
 
-SAM = {**RULE, "rho": 0.5, "clip": CLIP}
+SAM = {**RULE, "rho": 0.5, "clip_norm": CLIP}
 CASES = {
     "blur": (cl.methods.blur(CLIP, **RULE), message_by(Blur(0.4, CLIP))),
-    "blur, heavy": (cl.methods.blur(CLIP, blur=2.0, **RULE, **HEAVY), message_by(Blur(2.0, CLIP), **HEAVY)),
+    "blur, heavy": (cl.methods.blur(CLIP, blur_lambda=2.0, **RULE, **HEAVY), message_by(Blur(2.0, CLIP), **HEAVY)),
     "lus": (cl.methods.lus(CLIP, **RULE), message_by(plain, lus())),
     **{  # of layers with 5, 30 and 15 numbers: 3, 15 and 8; 1 (of a half), 3 and 2; 1 (of a quarter), 2 and 1
         f"lus, {kept} of it": (cl.methods.lus(CLIP, float(1 - kept), **RULE), message_by(plain, lus(kept=kept)))
@@ -117,7 +117,7 @@ CASES = {
     "dp_fedsam, plain": (cl.methods.dp_fedsam(**SAM, sam="plain"), message_by(sam(0.5), **OFFICIAL)),
     "dp_fedsam, as published": (
         cl.methods.dp_fedsam(**SAM, mode="as_published"),
-        message_by(asam(0.5), clip=each_tensor, **OFFICIAL),
+        message_by(asam(0.5), clip_norm=each_tensor, **OFFICIAL),
     ),
     "dp_fedsam_top_k, A": (cl.methods.dp_fedsam_top_k(**SAM), message_by(asam(0.5), top_k(), **OFFICIAL)),
     "dp_fedsam_top_k, A, first": (
@@ -127,7 +127,7 @@ CASES = {
     "dp_fedprox": (cl.methods.dp_fedprox(CLIP, 0.7, **RULE, **HEAVY), message_by(proximal(0.7), **HEAVY)),
     "dp_fedavg, as published": (
         cl.methods.dp_fedavg(CLIP, mode="as_published", **RULE),
-        message_by(plain, clip=each_tensor),
+        message_by(plain, clip_norm=each_tensor),
     ),
 }
 
@@ -191,6 +191,6 @@ def test_where_scores_tie_all_stay_or_the_first():
 
 def test_clipping_is_at_work_for_some_and_not_for_all():
     fed, _, start = federated(cl.methods.dp_fedavg(CLIP, noise_multiplier=0.0, **RULE))
-    unclipped = message_by(plain, clip=flat)
+    unclipped = message_by(plain, clip_norm=flat)
     norms = [float(unclipped(fed, 1, client, start).norm()) for client in CLIENTS]
     assert min(norms) < CLIP < max(norms)

@@ -1,7 +1,7 @@
 """PFL, Fed-SPA, DP-Fed and Adap DP-FL once more, from their papers: sample by sample, in plain loops.
 
 As in `references.py`, nothing of the library computes anything here. Taken from it are facts that are its to choose:
-who is in a lot, which coordinates are active, and standard normal draws (their scale is the reference's own).
+who is in a batch, which coordinates are active, and standard normal draws (their scale is the reference's own).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def own_plan(fed: Federation, round: int, client: int) -> RoundPlan:
     return plan_of(fed, round, torch.zeros(D).double(), torch.tensor([client]))
 
 
-def lots_of(fed: Federation, round: int, client: int) -> list[list[int]]:
+def batches_of(fed: Federation, round: int, client: int) -> list[list[int]]:
     plan = own_plan(fed, round, client)
     (drawn,) = plan.drawn(plan.clients, 1).batches
     return [samples[real].tolist() for samples, real in zip(drawn.samples[0], drawn.mask[0], strict=True)]
@@ -46,7 +46,7 @@ def normals(fed: Federation, round: int, client: int) -> list[Tensor]:
     plain = replace(fed, multipliers=(1.0,) * len(SIZES))
     plan = own_plan(plain, round, client)
     noise = plan.noise(plan.clients, 1)
-    return [noise.at(step)[0].clone() for step in range(len(lots_of(fed, round, client)))]
+    return [noise.at(step)[0].clone() for step in range(len(batches_of(fed, round, client)))]
 
 
 def active_of(fed: Federation, round: int, client: int) -> Tensor:
@@ -56,13 +56,13 @@ def active_of(fed: Federation, round: int, client: int) -> Tensor:
 # ---- a private step ---------------------------------------------------------------------------------------------
 
 
-def gradients(fed: Federation, client: int, w: Tensor, lot: list[int]) -> list[Tensor]:
-    """Of every sample of a lot by itself."""
+def gradients(fed: Federation, client: int, w: Tensor, expected_size: list[int]) -> list[Tensor]:
+    """Of every sample of a batch by itself."""
     inputs, labels = data_of(fed, client)
-    return [flat(gradient(named(w), (inputs[[i]], labels[[i]]))) for i in lot]
+    return [flat(gradient(named(w), (inputs[[i]], labels[[i]]))) for i in expected_size]
 
 
-def clip(g: Tensor, to: float) -> Tensor:
+def clip_norm(g: Tensor, to: float) -> Tensor:
     return g / max(1.0, float(g.norm()) / to)
 
 
@@ -70,7 +70,7 @@ def pieces(client: int) -> int:
     return math.ceil(SIZES[client] / BATCH)
 
 
-def expected_lot(client: int) -> float:
+def expected_batch(client: int) -> float:
     return SIZES[client] / pieces(client)
 
 
@@ -104,7 +104,7 @@ def members_of(fed: Federation, round: int) -> list[int]:
 # ---- PFL and DP-Fed ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("epoch", ["pass", "lot"])
+@pytest.mark.parametrize("epoch", ["pass", "batch"])
 def test_pfl_is_dp_sgd_with_momentum_and_a_mean(epoch):
     lr, bound, momentum, decay, slower = 0.3, 0.4, 0.5, 0.01, 0.9
     made = cl.methods.pfl(bound, lr, BATCH, 2, epoch, momentum, weight_decay=decay, lr_decay=slower, noise_multiplier=Z)
@@ -113,13 +113,13 @@ def test_pfl_is_dp_sgd_with_momentum_and_a_mean(epoch):
     def update(round: int, client: int, start: Tensor) -> Tensor:
         w, velocity = start, torch.zeros_like(start)
         steps = 2 * pieces(client) if epoch == "pass" else 2
-        lots, noise = lots_of(fed, round, client), normals(fed, round, client)
-        assert len(lots) == steps
+        batch_sampling, noise = batches_of(fed, round, client), normals(fed, round, client)
+        assert len(batch_sampling) == steps
         for s in range(steps):
             total = Z * bound * noise[s]
-            for g in gradients(fed, client, w, lots[s]):
-                total = total + clip(g, bound)
-            velocity = momentum * velocity + (total / expected_lot(client) + decay * w)
+            for g in gradients(fed, client, w, batch_sampling[s]):
+                total = total + clip_norm(g, bound)
+            velocity = momentum * velocity + (total / expected_batch(client) + decay * w)
             w = w - lr * slower ** (round - 1) * velocity
         return w - start
 
@@ -129,18 +129,18 @@ def test_pfl_is_dp_sgd_with_momentum_and_a_mean(epoch):
     check(fed, w, models[1:])
 
 
-@pytest.mark.parametrize("lots", ["poisson", "fixed"])
-def test_dp_fed_is_dp_sgd_and_a_mean(lots):
+@pytest.mark.parametrize("batch_sampling", ["poisson", "fixed_size"])
+def test_dp_fed_is_dp_sgd_and_a_mean(batch_sampling):
     bound, lr = 0.4, 0.5
-    made = cl.methods.dp_fed(bound, lr, BATCH, steps=3, lots=lots, noise_multiplier=Z)
-    fed, w, _ = federated(made, cl.fixed(6))
+    made = cl.methods.dp_fed(bound, lr, BATCH, local_steps=3, batch_sampling=batch_sampling, noise_multiplier=Z)
+    fed, w, _ = federated(made, cl.fixed_size(6))
 
     def update(round: int, client: int, start: Tensor) -> Tensor:
         w, noise = start, normals(fed, round, client)
-        size = min(BATCH, SIZES[client]) if lots == "fixed" else expected_lot(client)
-        for s, lot in enumerate(lots_of(fed, round, client)):
-            assert lots == "poisson" or len(set(lot)) == size
-            total = sum((clip(g, bound) for g in gradients(fed, client, w, lot)), Z * bound * noise[s])
+        size = min(BATCH, SIZES[client]) if batch_sampling == "fixed_size" else expected_batch(client)
+        for s, expected_size in enumerate(batches_of(fed, round, client)):
+            assert batch_sampling == "poisson" or len(set(expected_size)) == size
+            total = sum((clip_norm(g, bound) for g in gradients(fed, client, w, expected_size)), Z * bound * noise[s])
             w = w - lr * total / size
         return w - start
 
@@ -157,20 +157,20 @@ KEEP, K = 0.3, 15  # of 50
 
 @pytest.mark.parametrize("way", ["norm", "coordinate", "quantile"])
 def test_fed_spa_trains_a_part_and_the_server_adapts(way):
-    bound, lr, b1, b2, kappa, server_lr = 0.4, 0.2, 0.8, 0.95, 0.02, 0.1
+    bound, lr, b1, b2, tau, server_lr = 0.4, 0.2, 0.8, 0.95, 0.02, 0.1
     made = cl.methods.fed_spa(
         bound,
         KEEP,
         lr,
         BATCH,
-        steps=3,
+        local_steps=3,
         clipping="coordinate" if way == "coordinate" else "norm",
         bound="quantile" if way == "quantile" else "public",
         quantile=0.6,
         clip_lr=0.3,
         query_noise=2.0,
         noise_multiplier=Z,
-        server=cl.servers.adam(server_lr, b1, b2, kappa),
+        server=cl.server.adam(server_lr, b1, b2, tau),
     )
     fed, w, _ = federated(made)
     p = K / D
@@ -180,31 +180,31 @@ def test_fed_spa_trains_a_part_and_the_server_adapts(way):
         w, noise, omega = start, normals(fed, round, client), active_of(fed, round, client)
         assert sorted(omega.unique().tolist()) == [0, 1]
         assert omega.sum() == K
-        for s, lot in enumerate(lots_of(fed, round, client)):
-            found = [g * omega for g in gradients(fed, client, w, lot)]
+        for s, expected_size in enumerate(batches_of(fed, round, client)):
+            found = [g * omega for g in gradients(fed, client, w, expected_size)]
             to = thresholds[client]
             if way == "coordinate":
                 found_sum = sum((g.clamp(-bound / D**0.5, bound / D**0.5) for g in found), torch.zeros_like(w))
             else:
-                found_sum = sum((clip(g, to) for g in found), torch.zeros_like(w))
-            w = w - lr * (found_sum + Z * to * noise[s][:D] * omega) / expected_lot(client) / p
+                found_sum = sum((clip_norm(g, to) for g in found), torch.zeros_like(w))
+            w = w - lr * (found_sum + Z * to * noise[s][:D] * omega) / expected_batch(client) / p
             if way == "quantile":
                 inside = sum(0.5 if float(g.norm()) <= to else -0.5 for g in found) + 2.0 * Z / 2 * float(noise[s][D])
-                share = min(max(inside / expected_lot(client) + 0.5, 0.0), 1.0)
+                share = min(max(inside / expected_batch(client) + 0.5, 0.0), 1.0)
                 thresholds[client] = to * math.exp(-0.3 * (share - 0.6))
         assert ((w - start) * (1 - omega) == 0).all()
         return w - start
 
-    u, v, models = torch.zeros_like(w), torch.full_like(w, kappa**2), [w]
+    u, v, models = torch.zeros_like(w), torch.full_like(w, tau**2), [w]
     for round in (1, 2, 3):
         u = b1 * u + (1 - b1) * mean_of(update, round, models[-1], list(CLIENTS))
         v = b2 * v + (1 - b2) * u * u
-        models.append(models[-1] + server_lr * u / (torch.sqrt(v) + kappa))
+        models.append(models[-1] + server_lr * u / (torch.sqrt(v) + tau))
     check(fed, w, models[1:])
 
 
 def test_the_active_part_is_drawn_uniformly_for_every_client_and_round():
-    fed, _, _ = federated(cl.methods.fed_spa(1.0, KEEP, steps=1, noise_multiplier=Z))
+    fed, _, _ = federated(cl.methods.fed_spa(1.0, KEEP, local_steps=1, noise_multiplier=Z))
     masks = torch.stack([active_of(fed, round, client) for round in range(1, 61) for client in (0, 1, 2, 4, 5, 6, 7)])
     assert (masks.sum(1) == K).all()
     assert len(masks.unique(dim=0)) == len(masks)
@@ -212,10 +212,10 @@ def test_the_active_part_is_drawn_uniformly_for_every_client_and_round():
     assert float(((counts - expected) ** 2).sum()) / (expected * (1 - KEEP)) < 50 + 5 * math.sqrt(100)
 
 
-@pytest.mark.parametrize(("keep", "numbers"), [(0.05, 33), (0.4, 260), (1.0, 650)])
-def test_a_fed_spa_agent_uploads_its_active_part_alone(keep, numbers):
+@pytest.mark.parametrize(("keep_fraction", "numbers"), [(0.05, 33), (0.4, 260), (1.0, 650)])
+def test_a_fed_spa_agent_uploads_its_active_part_alone(keep_fraction, numbers):
     """4 bytes each; of 650 numbers, a twentieth is 32.5."""
-    made = cl.methods.fed_spa(0.5, keep, steps=1, noise_multiplier=2.0)
+    made = cl.methods.fed_spa(0.5, keep_fraction, local_steps=1, noise_multiplier=2.0)
     assert prepared(made, DIGITS).description.upload_bytes == 4 * numbers
 
 
@@ -227,7 +227,7 @@ class Adaptive:
     """A client of Adap DP-FL: its own threshold, and torch's Adam, which lives on from round to round."""
 
     kind: str
-    size: float  # the expected lot
+    size: float  # the expected batch
     threshold: float
     w: Tensor = field(default_factory=lambda: torch.zeros(D, dtype=torch.float64))
 
@@ -236,15 +236,15 @@ class Adaptive:
 
     def step(self, found: list[Tensor], noise: Tensor, sigma: float) -> None:
         norms, old = [float(g.norm()) for g in found], self.threshold
-        total = sum((clip(g, old) for g in found), torch.zeros_like(self.w))
+        total = sum((clip_norm(g, old) for g in found), torch.zeros_like(self.w))
         self.w.grad = (total + sigma * old * noise[:D]) / self.size
         self.adam.step()
         extra = sigma * float(noise[D])
         if self.kind == "as_written":
             self.threshold = max(abs(0.9 * (sum(min(n, old) for n in norms) + old * extra) / self.size), 0.01)
         elif self.kind == "repaired":
-            said = 0.9 * (sum(min(n, 2.0) for n in norms) + 3.0 * 2.0 * extra) / self.size
-            self.threshold = min(max(said, 0.01), 2.0)
+            broadcast = 0.9 * (sum(min(n, 2.0) for n in norms) + 3.0 * 2.0 * extra) / self.size
+            self.threshold = min(max(broadcast, 0.01), 2.0)
         else:
             inside = sum(0.5 if n <= old else -0.5 for n in norms) + 3.0 / 2 * extra
             share = min(max(inside / self.size + 0.5, 0.0), 1.0)
@@ -279,28 +279,28 @@ def test_adap_dp_fl_follows_norms_and_losses(kind):
         quantile=0.4,
         clip_lr=0.3,
         query_noise=3.0,
-        decay=decay,
+        noise_decay=decay,
         lr=0.05,
-        batch=BATCH,
-        steps=2,
+        batch_size=BATCH,
+        local_steps=2,
         noise_multiplier=sigma,
     )
-    fed, w, _ = federated(made, public=pool())
-    people = {c: Adaptive(kind, expected_lot(c), 0.7) for c in CLIENTS if SIZES[c]}
+    fed, w, _ = federated(made, public_samples=pool())
+    people = {c: Adaptive(kind, expected_batch(c), 0.7) for c in CLIENTS if SIZES[c]}
     gone = {4: 3, 7: 6}  # by client: the first round that it cannot pay
 
     def update(round: int, client: int, start: Tensor) -> Tensor:
         me = people[client]
         me.w.data.copy_(start)
-        for lot, noise in zip(lots_of(fed, round, client), normals(fed, round, client), strict=True):
-            me.step(gradients(fed, client, me.w.detach().clone(), lot), noise, sigma)
+        for expected_size, noise in zip(batches_of(fed, round, client), normals(fed, round, client), strict=True):
+            me.step(gradients(fed, client, me.w.detach().clone(), expected_size), noise, sigma)
         return me.w.detach() - start
 
     models, losses, sigmas = [w], [math.inf], []
     for round in range(1, rounds + 1):
         sigmas.append(sigma)
-        here = [c for c in CLIENTS if round < gone.get(c, rounds + 1)]
-        models.append(models[-1] + mean_of(update, round, models[-1], here))
+        context = [c for c in CLIENTS if round < gone.get(c, rounds + 1)]
+        models.append(models[-1] + mean_of(update, round, models[-1], context))
         losses.append(validation_loss(models[-1]))
         sigma *= decay if falls(losses) else 1.0
     assert sigmas[4] == 0.3
@@ -326,13 +326,13 @@ def test_noise_falls_when_the_loss_has_fallen_three_times_in_a_row(seed):
     """The server's rule by itself, over losses that go up and down."""
     random = torch.Generator().manual_seed(seed)
     losses = [math.inf, *(5 - 0.1 * torch.arange(40) + 0.25 * torch.randn(40, generator=random)).tolist()]
-    server = cl.servers.watching(cl.servers.sgd(), 0.9)
+    server = cl.server.decay_on_loss(cl.server.sgd(), 0.9)
     objective = SimpleNamespace(loss=lambda w, batch: w[0])
-    here = SimpleNamespace(public=(torch.zeros(2, 1), torch.zeros(2)), objective=objective)
+    context = SimpleNamespace(public_samples=(torch.zeros(2, 1), torch.zeros(2)), objective=objective)
     w = torch.zeros(1, dtype=torch.float64)
     state, sigma, changes = server.init(w), 1.0, []
     for t in range(1, len(losses)):
-        w, state = server.update(w, losses[t] - w, state, here)
+        w, state = server.update(w, losses[t] - w, state, context)
         sigma *= 0.9 if falls(losses[: t + 1]) else 1.0
         changes += [t] if falls(losses[: t + 1]) else []
         assert float(state["noise"]) == pytest.approx(sigma, rel=1e-12)
@@ -342,11 +342,11 @@ def test_noise_falls_when_the_loss_has_fallen_three_times_in_a_row(seed):
 
 def test_the_printed_threshold_goes_to_its_floor_and_the_repaired_one_stays():
     """One client with twelve samples, over a hundred and fifty steps, with the floor out of the way."""
-    only = replace(cl.everyone(), sample=lambda streams, round, population: torch.tensor([4]))
+    only = replace(cl.full(), sample=lambda streams, round, population: torch.tensor([4]))
     seen = {}
     for kind in ("as_written", "repaired", "quantile"):
-        how = {"floor": 1e-12, "norm_bound": 3.0, "query_noise": 0.5, "decay": 1.0, "noise_multiplier": 0.8}
-        made = cl.methods.adap_dp_fl(1.0, kind, batch=BATCH, lr=1e-4, steps=30, **how)
+        how = {"floor": 1e-12, "norm_bound": 3.0, "query_noise": 0.5, "noise_decay": 1.0, "noise_multiplier": 0.8}
+        made = cl.methods.adap_dp_fl(1.0, kind, batch_size=BATCH, lr=1e-4, local_steps=30, **how)
         fed, w, _ = federated(made, only)
         state, ledger, seen[kind] = fed.method.init(w), Ledger.create(None, "test", {}), []
         for round in range(1, 6):

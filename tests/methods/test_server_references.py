@@ -35,7 +35,7 @@ from cloister.round import cohort_total
 from cloister.round.bind import Federation
 
 CLIP, LR, Z, ROUNDS = 0.3, 0.4, 0.8, 11
-RULE = {"lr": LR, "batch": 4, "steps": 3}
+RULE = {"lr": LR, "batch_size": 4, "local_steps": 3}
 
 
 def message(fed: Federation, round: int, client: int, start: Named) -> Tensor:
@@ -76,9 +76,9 @@ def tree_matrices(cycle: int) -> tuple[np.ndarray, np.ndarray]:
     return sums, covers
 
 
-def noise_matrix(factorisation: str, cycle: int, band: int) -> tuple[np.ndarray, np.ndarray]:
+def noise_matrix(factorization: str, cycle: int, band: int) -> tuple[np.ndarray, np.ndarray]:
     """(from draws to the noise of every round, what a unit contribution to each round moves under unit noise)."""
-    if factorisation == "banded":
+    if factorization == "banded":
         c = banded_matrix(min(band, cycle))
         return np.linalg.inv(c), c
     sums, covers = tree_matrices(cycle)
@@ -89,15 +89,15 @@ def noise_matrix(factorisation: str, cycle: int, band: int) -> tuple[np.ndarray,
 CYCLES = [("tree", 2, 16), ("tree", 1, 16), ("tree", 3, 16), ("banded", 2, 16), ("banded", 2, 3), ("banded", 1, 5)]
 
 
-@pytest.mark.parametrize(("factorisation", "size", "band"), CYCLES)
-def test_correlated_noise_is_that_of_the_explicit_matrix(factorisation, size, band):
+@pytest.mark.parametrize(("factorization", "size", "band"), CYCLES)
+def test_correlated_noise_is_that_of_the_explicit_matrix(factorization, size, band):
     made = cl.methods.dp_ftrl(
-        CLIP, factorisation, None if factorisation == "tree" else band, noise_multiplier=Z, **RULE
+        CLIP, factorization, None if factorization == "tree" else band, noise_multiplier=Z, **RULE
     )
     fed, w, _ = federated(made, cl.cyclic(size))
     cycle = -(-8 // size)
     draws = torch.stack([normal(fed, round) for round in range(1, ROUNDS + 1)])
-    noise = torch.from_numpy(noise_matrix(factorisation, cycle, band)[0]) @ (Z * CLIP * draws)
+    noise = torch.from_numpy(noise_matrix(factorization, cycle, band)[0]) @ (Z * CLIP * draws)
 
     def step(round: int, w: Tensor) -> Tensor:
         first = (round - 1) % cycle * size
@@ -109,18 +109,18 @@ def test_correlated_noise_is_that_of_the_explicit_matrix(factorisation, size, ba
     check_rounds(fed, w, step, ROUNDS)
 
 
-@pytest.mark.parametrize(("factorisation", "size", "band"), [*CYCLES, ("tree", 8, 16), ("banded", 8, 16)])
-def test_correlated_noise_is_worth_one_release_a_cycle(factorisation, size, band):
+@pytest.mark.parametrize(("factorization", "size", "band"), [*CYCLES, ("tree", 8, 16), ("banded", 8, 16)])
+def test_correlated_noise_is_worth_one_release_a_cycle(factorization, size, band):
     """Whatever rounds of its own a client takes part in, and in whatever directions, it moves sqrt(turns) at most."""
     cycle = -(-8 // size)
-    to_noise, moves = noise_matrix(factorisation, cycle, band)
+    to_noise, moves = noise_matrix(factorization, cycle, band)
     np.testing.assert_allclose(moves @ to_noise, np.eye(ROUNDS), atol=1e-12)  # moves x + z, seen through to_noise
     gram, worst = np.abs(moves.T @ moves), 0.0
     for first in range(cycle):
-        turns = range(first, ROUNDS, cycle)
-        assert len(turns) <= cl.cyclic(size).releases(ROUNDS, 8)
-        for count in range(1, len(turns) + 1):
-            for there in itertools.combinations(turns, count):
+        participations = range(first, ROUNDS, cycle)
+        assert len(participations) <= cl.cyclic(size).releases(ROUNDS, 8)
+        for count in range(1, len(participations) + 1):
+            for there in itertools.combinations(participations, count):
                 moved = gram[np.ix_(there, there)].sum()  # the most that unit vectors can make of it
                 assert moved <= count * (1 + 1e-12)
                 worst = max(worst, moved / count)
@@ -128,8 +128,8 @@ def test_correlated_noise_is_worth_one_release_a_cycle(factorisation, size, band
 
 
 def test_correlated_noise_is_smaller_in_the_last_model_than_independent_noise():
-    for factorisation, size in (("tree", 1), ("banded", 1), ("banded", 2)):
-        to_noise, _ = noise_matrix(factorisation, -(-8 // size), 16)
+    for factorization, size in (("tree", 1), ("banded", 1), ("banded", 2)):
+        to_noise, _ = noise_matrix(factorization, -(-8 // size), 16)
         spread = np.linalg.norm(np.tri(ROUNDS) @ to_noise, axis=1)
         assert spread[7] < math.sqrt(8)
 
@@ -164,11 +164,11 @@ def test_a_student_learns_what_most_teachers_say(noise):
         weight_decay=0.01,
         student_lr=0.2,
         student_epochs=3,
-        student_batch=8,
+        student_batch_size=8,
         noise_multiplier=0.3,
         noise=noise,
     )
-    fed, w, _ = federated(made, public=pool())
+    fed, w, _ = federated(made, public_samples=pool())
     spread = 0.3 * math.sqrt(QUERIES)  # on a count
 
     def step(round: int, w: Tensor) -> Tensor:

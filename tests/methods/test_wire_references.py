@@ -46,7 +46,7 @@ from cloister.round.answer import noise_share
 from cloister.round.bind import Federation
 
 CLIP, LR, Z = 0.3, 0.4, 0.8
-RULE = {"lr": LR, "batch": 4, "steps": 4, "momentum": 0.5, "weight_decay": 0.01}
+RULE = {"lr": LR, "batch_size": 4, "local_steps": 4, "momentum": 0.5, "weight_decay": 0.01}
 TWO_FIFTHS = Fraction(2, 5)
 
 
@@ -74,7 +74,7 @@ def sparse(vector: Tensor, ties: str) -> Tensor:
 
 @pytest.mark.parametrize("ties", ["keep", "first"])
 def test_variant_b_keeps_the_largest_of_the_noisy_sum(ties):
-    made = cl.methods.dp_fedsam_top_k(clip=CLIP, variant="B", ties=ties, noise_multiplier=Z, **RULE)
+    made = cl.methods.dp_fedsam_top_k(clip_norm=CLIP, variant="B", ties=ties, noise_multiplier=Z, **RULE)
     fed, w, _ = federated(made, cl.poisson(0.7))
     check_messages(fed, w, sam_update)
 
@@ -87,8 +87,8 @@ def test_variant_b_keeps_the_largest_of_the_noisy_sum(ties):
 
 @pytest.mark.parametrize("ties", ["keep", "first"])
 def test_variant_c_keeps_the_largest_of_every_noisy_update(ties):
-    made = cl.methods.dp_fedsam_top_k(clip=CLIP, variant="C", ties=ties, noise_multiplier=Z, **RULE)
-    fed, w, _ = federated(made, cl.fixed(5))
+    made = cl.methods.dp_fedsam_top_k(clip_norm=CLIP, variant="C", ties=ties, noise_multiplier=Z, **RULE)
+    fed, w, _ = federated(made, cl.fixed_size(5))
 
     def step(round: int, w: Tensor) -> Tensor:
         total = torch.zeros_like(w)
@@ -104,7 +104,7 @@ def test_variant_c_keeps_the_largest_of_every_noisy_update(ties):
 def test_ties_without_noise(variant):
     """All start at zero: of a flat client's update the layers' zeros tie, and weight decay's equal steps do."""
     for ties in ("keep", "first"):
-        made = cl.methods.dp_fedsam_top_k(clip=CLIP, variant=variant, ties=ties, noise_multiplier=0.0, **RULE)
+        made = cl.methods.dp_fedsam_top_k(clip_norm=CLIP, variant=variant, ties=ties, noise_multiplier=0.0, **RULE)
         fed, w, _ = federated(made)
         only = torch.tensor([FLAT])
         for engine in engines():
@@ -139,7 +139,9 @@ def mask_of(fed: Federation, round: int, w: Tensor) -> Tensor:
 
 
 def test_random_masks_are_shared_scaled_before_the_clip_and_noised_where_they_are():
-    fed, w, _ = federated(cl.methods.fed_smp_rand_k(CLIP, keep=0.41, noise_multiplier=Z, **RULE), cl.poisson(0.7))
+    fed, w, _ = federated(
+        cl.methods.fed_smp_rand_k(CLIP, keep_fraction=0.41, noise_multiplier=Z, **RULE), cl.poisson(0.7)
+    )
     k = 20  # int(0.41 * 50)
     masks = [mask_of(fed, round, w) for round in (1, 2, 3)]
     assert all(len(mask) == len(set(mask.tolist())) == k for mask in masks)
@@ -166,8 +168,8 @@ def public_samples(count: int = 30) -> tuple[Tensor, Tensor]:
 
 def test_public_masks_are_the_largest_changes_of_training_on_public_data():
     public = public_samples()
-    rule = {"public_lr": 0.2, "public_steps": 7, "public_batch": 8}
-    made = cl.methods.fed_smp_top_k(CLIP, keep=0.41, noise_multiplier=Z, **rule, **RULE)
+    rule = {"public_lr": 0.2, "public_steps": 7, "public_batch_size": 8}
+    made = cl.methods.fed_smp_top_k(CLIP, keep_fraction=0.41, noise_multiplier=Z, **rule, **RULE)
     fed, w, _ = federated(made, cl.poisson(0.7), public)
 
     def mask(round: int, start: Named) -> list[int]:
@@ -234,19 +236,19 @@ def test_ddgauss_without_noise_is_fedavg_with_a_clip_up_to_the_grid():
             assert 0 < float(error.norm()) < 7 * math.sqrt(WIDE) / scale
 
 
-def test_ddgauss_messages_are_the_rotated_update_rounded_to_neighbours_within_the_bound():
+def test_ddgauss_messages_are_the_rotated_update_rounded_to_neighbors_within_the_bound():
     for z, bits in ((0.0, 16), (1.0, 16), (1.0, 6)):
         fed, w, _ = federated(cl.methods.ddgauss(CLIP, bits=bits, noise_multiplier=z, noise="central", **RULE))
         scale = grid_of(z or 1e-3, bits, 8)
         c, likely = scale * CLIP, math.sqrt(2 * 0.5)
-        bound = min(c + 8, math.sqrt(c**2 + WIDE / 4 + likely * (c + 8 / 2)))
-        assert fed.sensitivity.l2 == pytest.approx(bound, rel=1e-9)
+        sensitivity = min(c + 8, math.sqrt(c**2 + WIDE / 4 + likely * (c + 8 / 2)))
+        assert fed.sensitivity.l2 == pytest.approx(sensitivity, rel=1e-9)
         for engine in engines():
             for client in (0, SINGLE, EMPTY, FLAT):
                 message, _ = cohort_total(fed, engine, 1, w, torch.tensor([client]))
                 assert message.dtype == torch.int64
                 assert message.shape == (WIDE,)
-                assert float(message.double().norm()) <= bound
+                assert float(message.double().norm()) <= sensitivity
                 exact = rotated(fed, 1, clipped_update(fed, 1, client, named(w)) if SIZES[client] else 0 * w) * scale
                 assert ((message - exact).abs() < 1 + 1e-9).all()
                 assert client != EMPTY or not message.any()
@@ -292,21 +294,21 @@ def test_the_clip_follows_the_quantile_and_shares_the_noise(z, on_count):
     s_b = 0.0 if not z else on_count or max(8 / 20, 2 * z)
     z_u = (z**-2 - (2 * s_b) ** -2) ** -0.5 if z else 0.0
     for engine in engines():
-        mine, clip, clips = w, CLIP, []
+        mine, clip_norm, clips = w, CLIP, []
         found, state, ledger = w, fed.method.init(w), Ledger.create(None, "test", {})
         for round in (1, 2, 3, 4):
             total, count, draws = torch.zeros(D).double(), 0.0, normal(fed, round, size=D + 1)
             for client in CLIENTS:
                 if SIZES[client]:
                     update = update_of(fed, round, client, named(mine))
-                    total += clipped(update, clip)
-                    count += 0.5 if float(update.norm()) <= clip else -0.5
-            mine = mine + (total + z_u * clip * draws[:D]) / 8
+                    total += clipped(update, clip_norm)
+                    count += 0.5 if float(update.norm()) <= clip_norm else -0.5
+            mine = mine + (total + z_u * clip_norm * draws[:D]) / 8
             share = (count + s_b * float(draws[D])) / 8 + 0.5
             assert 0 < share < 1, "beyond, the library cuts it off"
-            clips.append(clip)
-            clip *= math.exp(-0.5 * (share - 0.6))
+            clips.append(clip_norm)
+            clip_norm *= math.exp(-0.5 * (share - 0.6))
             found, state, *_ = run_round(fed, ledger, engine, round, found, state)
             close(found, mine)
-            assert float(state.transform["clip"]) == pytest.approx(clip, rel=1e-10)
+            assert float(state.transform["clip_norm"]) == pytest.approx(clip_norm, rel=1e-10)
         assert len(set(clips)) == 4

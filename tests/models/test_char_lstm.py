@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from cloister.core import Layout
 from cloister.errors import CloisterError
-from cloister.joints import Layout
 from cloister.models import char_lstm
 
 

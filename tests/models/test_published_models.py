@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from cloister.client.objective import cross_entropy, objective_of
+from cloister.core import Batch, Layout
 from cloister.errors import CloisterError
-from cloister.joints import Batch, Layout
 from cloister.models import CATALOGUE, cnn
 from cloister.models.activations import TemperedSigmoid, activation_layer
-from cloister.problem import cross_entropy, objective_of
 
 COUNTS = [
     ("logistic", (1, 28, 28), 10, 7_850),
@@ -90,14 +90,14 @@ def test_stacked_gradients_are_the_gradients_one_by_one(name, shape, classes, co
     shape = SMALL.get(name, shape)
     model = CATALOGUE[name](shape, classes).double().train()
     inputs, labels = samples(name, shape, classes, 2, 3)
-    problem = objective_of(model, cross_entropy, inputs[0], labels[0], classes)
-    start = problem.layout.flatten(dict(model.named_parameters()))
+    objective = objective_of(model, cross_entropy, inputs[0], labels[0], classes)
+    start = objective.layout.flatten(dict(model.named_parameters()))
     stack = torch.stack([start, start + 0.01 * torch.randn_like(start)])
     keys = torch.tensor([5, 6])
     mask = torch.tensor([True, True, False])
 
     def gradient(w, x, y, key):
-        return problem.gradient(w, Batch(x, y, mask, torch.tensor(2), key, mask.any(), w.new_empty(0)))
+        return objective.gradient(w, Batch(x, y, mask, torch.tensor(2), key, mask.any(), w.new_empty(0)))
 
     together = torch.func.vmap(gradient)(stack, inputs, labels, keys)
     for i in range(2):

@@ -15,7 +15,7 @@ from cloister.errors import CloisterError
 from cloister.models import scatter, scatter_linear
 
 GRAY = np.random.default_rng(0).integers(0, 256, (5, 1, 28, 28), dtype=np.uint8)
-COLOUR = np.random.default_rng(1).integers(0, 256, (5, 3, 32, 32), dtype=np.uint8)
+COLOR = np.random.default_rng(1).integers(0, 256, (5, 3, 32, 32), dtype=np.uint8)
 
 
 def reference(images: np.ndarray) -> np.ndarray:
@@ -25,10 +25,10 @@ def reference(images: np.ndarray) -> np.ndarray:
     return features.reshape(n, 81 * c, h // 4, w // 4)
 
 
-@pytest.mark.parametrize(("images", "shape"), [(GRAY, (5, 81, 7, 7)), (COLOUR, (5, 243, 8, 8))], ids=["gray", "colour"])
+@pytest.mark.parametrize(("images", "shape"), [(GRAY, (5, 81, 7, 7)), (COLOR, (5, 243, 8, 8))], ids=["gray", "color"])
 def test_features_are_those_of_kymatios_numpy(images, shape):
     unit = images / np.float32(255)
-    features = scatter(unit, batch=2)
+    features = scatter(unit, batch_size=2)
     assert features.shape == shape
     assert features.dtype == np.float32
     np.testing.assert_allclose(features, reference(unit), rtol=0, atol=1e-5)
@@ -36,11 +36,11 @@ def test_features_are_those_of_kymatios_numpy(images, shape):
     assert scatter_linear(shape[1:], 10)(torch.from_numpy(features)).shape == (5, 10)
 
 
-def test_a_sample_does_not_depend_on_its_neighbours():
-    whole = scatter(COLOUR, batch=5)
+def test_a_sample_does_not_depend_on_its_neighbors():
+    whole = scatter(COLOR, batch_size=5)
     for batch in (1, 2):
-        np.testing.assert_allclose(scatter(COLOUR, batch=batch), whole, rtol=1e-5, atol=1e-4)
-    np.testing.assert_allclose(scatter(COLOUR[::-1]), whole[::-1], rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(scatter(COLOR, batch_size=batch), whole, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(scatter(COLOR[::-1]), whole[::-1], rtol=1e-5, atol=1e-4)
 
 
 def test_tensors_arrays_and_read_only_memory_give_the_same():
@@ -79,7 +79,7 @@ def test_what_are_not_images_is_refused(images, message):
     with pytest.raises(CloisterError, match=message):
         scatter(images)
     with pytest.raises(CloisterError, match="batch"):
-        scatter(GRAY, batch=0)
+        scatter(GRAY, batch_size=0)
 
 
 def test_without_kymatio_the_remedy_is_named(monkeypatch):

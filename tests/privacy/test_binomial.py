@@ -15,9 +15,9 @@ from scipy.signal import fftconvolve
 from scipy.special import gammaln
 
 from cloister.errors import CloisterError, UnsupportedMechanismError
-from cloister.privacy import accounting, fixed_size
-from cloister.privacy.accounting import PrivacyLoss, best_step_delta
-from cloister.privacy.accounting import epsilon as epsilon_of
+from cloister.privacy import accountant, fixed_size
+from cloister.privacy.accountant import PrivacyLoss, best_step_delta
+from cloister.privacy.accountant import epsilon as epsilon_of
 from cloister.privacy.binomial import (
     Loss,
     Moves,
@@ -43,7 +43,9 @@ from cloister.privacy.events import (
 )
 from cloister.privacy.pricing import common_adjacency, pricing_of
 
-MNIST = BinomialSum(levels=17, trials=7114, clip=1.0, range=1.0, dimension=21840, rate=10 / 600, step_delta=2e-5)
+MNIST = BinomialSum(
+    levels=17, trials=7114, clip_norm=1.0, range=1.0, dimension=21840, sampling_rate=10 / 600, step_delta=2e-5
+)
 
 
 def log_coins(trials: int) -> np.ndarray:
@@ -122,7 +124,7 @@ def test_the_profile_covers_many_coordinates_and_is_not_far_above(trials):
 
 
 def test_without_its_bend_the_bound_would_be_wrong():
-    """The moments of a Gaussian of the same width are not enough, for losses grow towards the end of the range."""
+    """The moments of a Gaussian of the same width are not enough, for losses grow toward the end of the range."""
     trials, shifts = 60, [10]
     exact, found = explicit(trials, shifts), loss_of(moves_of(shifts), trials, len(shifts), 1e-4)
     eps = np.linspace(0, found.top, 60)
@@ -180,7 +182,7 @@ def test_where_the_published_theorem_says_little_this_says_less(trials, levels, 
 def test_moves_are_never_beyond_the_published_ones(levels, spread, dimension, step_delta):
     event = BinomialSum(levels, 10, 1.0, spread, dimension, 1.0, step_delta)
     rounded = math.sqrt(dimension) * levels * 2.0**-23 * spread / (levels - 1)  # the paper has endless digits
-    ours, theirs = moves(event), published_moves(replace(event, clip=1.0 + rounded))
+    ours, theirs = moves(event), published_moves(replace(event, clip_norm=1.0 + rounded))
     assert ours.most <= theirs.most
     assert ours.l1 <= theirs.l1 * (1 + 1e-12)
     assert ours.l2 <= theirs.l2 * (1 + 1e-12)
@@ -291,8 +293,8 @@ def test_a_bound_that_bends_the_wrong_way_at_zero_becomes_a_profile():
 
 
 @pytest.mark.parametrize("trials", [60, 400])
-def test_sampling_covers_every_enumerated_lot(trials):
-    """Four units, one a lot; what the first gives is replaced. All lots are enumerated, without any rounding."""
+def test_sampling_covers_every_enumerated_batch(trials):
+    """Four units, one a batch; what the first gives is replaced. All batches are enumerated, without any rounding."""
     found = loss_of(Moves(4, 4, 4), trials, 1, 1e-6)
     interval = 0.002
     release = fixed_size.sampled(partial(profile, of=found), 0.25, found.top, interval)
@@ -316,10 +318,10 @@ def test_the_point_of_amplification_is_on_the_sampled_curve():
     assert release.get_delta_for_epsilon(eps - 1e-2) > 2 * delta
 
 
-@pytest.mark.parametrize("rate", [1.0, 0.3, 10 / 600])
+@pytest.mark.parametrize("sampling_rate", [1.0, 0.3, 10 / 600])
 @pytest.mark.parametrize("count", [1, 45, 700])
-def test_our_composition_is_the_library_s(rate, count):
-    event = replace(MNIST, trials=100 * MNIST.trials, rate=rate, step_delta=1e-8)
+def test_our_composition_is_the_library_s(sampling_rate, count):
+    event = replace(MNIST, trials=100 * MNIST.trials, sampling_rate=sampling_rate, step_delta=1e-8)
     library = pricing_of(event).pld(pricing_of(event).interval).self_compose(count)
     for delta in (1e-3, 1e-4):
         expected = library.get_epsilon_for_delta(delta)
@@ -327,7 +329,7 @@ def test_our_composition_is_the_library_s(rate, count):
 
 
 def test_what_is_set_aside_is_never_given_back():
-    count, aside = 45, MNIST.rate * 2 * MNIST.step_delta
+    count, aside = 45, MNIST.sampling_rate * 2 * MNIST.step_delta
     total = -math.expm1(count * math.log1p(-aside))
     assert epsilon_of(MNIST, count, 0.999 * total) == math.inf
     assert epsilon_of(MNIST, count, 1.001 * total) < math.inf
@@ -362,16 +364,16 @@ def test_other_noise_under_the_same_relation_composes_with_it():
 @given(
     trials=st.integers(4000, 10**6),
     levels=st.integers(3, 60),
-    rate=st.floats(0.01, 1),
+    sampling_rate=st.floats(0.01, 1),
     count=st.integers(1, 60),
 )
-def test_more_trials_fewer_levels_smaller_lots_and_fewer_steps_never_cost_more(trials, levels, rate, count):
-    event = BinomialSum(levels, trials, 1.0, 1.0, 1000, rate, 1e-7)
-    here, slack = epsilon_of(event, count, 1e-4), 1 + 2e-3
-    assert epsilon_of(replace(event, trials=2 * trials), count, 1e-4) <= here * slack + 1e-6
-    assert epsilon_of(replace(event, levels=levels - 1), count, 1e-4) <= here * slack + 1e-6
-    assert epsilon_of(replace(event, rate=rate / 2), count, 1e-4) <= here * slack + 1e-6
-    assert here <= epsilon_of(event, count + 1, 1e-4) * slack + 1e-6
+def test_more_trials_fewer_levels_smaller_batches_and_fewer_steps_never_cost_more(trials, levels, sampling_rate, count):
+    event = BinomialSum(levels, trials, 1.0, 1.0, 1000, sampling_rate, 1e-7)
+    context, slack = epsilon_of(event, count, 1e-4), 1 + 2e-3
+    assert epsilon_of(replace(event, trials=2 * trials), count, 1e-4) <= context * slack + 1e-6
+    assert epsilon_of(replace(event, levels=levels - 1), count, 1e-4) <= context * slack + 1e-6
+    assert epsilon_of(replace(event, sampling_rate=sampling_rate / 2), count, 1e-4) <= context * slack + 1e-6
+    assert context <= epsilon_of(event, count + 1, 1e-4) * slack + 1e-6
 
 
 # -- prices -------------------------------------------------------------------------------------------------------
@@ -382,7 +384,7 @@ def cheapest(event: BinomialSum, count: int, delta: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("levels", "trials", "lot", "agents", "expected"),
+    ("levels", "trials", "expected_size", "agents", "expected"),
     [
         (17, 7114, 10, 1, 1.52),
         (17, 7114, 10, 100, 0.026),
@@ -390,14 +392,14 @@ def cheapest(event: BinomialSum, count: int, delta: float) -> float:
         (33, 7098, 50, 100, 0.328),
     ],
 )
-def test_golden_prices_of_45_rounds_on_mnist(levels, trials, lot, agents, expected):
-    event = BinomialSum(levels, agents * trials, 1.0, 1.0, 21840, lot / 600, 1e-6)
+def test_golden_prices_of_45_rounds_on_mnist(levels, trials, expected_size, agents, expected):
+    event = BinomialSum(levels, agents * trials, 1.0, 1.0, 21840, expected_size / 600, 1e-6)
     assert cheapest(event, 45, 1e-3) == pytest.approx(expected, rel=0.01)
 
 
 def test_the_published_epsilons_are_of_the_order_that_their_arithmetic_gives():
     """Fed-SPA's Table 1: 3.63 at 12.8 bits, 2.26 at 32. Summed over 100 agents, by advanced composition over 45 rounds,
-    each of which takes the whole delta. Lots of 50, and levels of 5 and of 16 bits, are a guess."""
+    each of which takes the whole delta. Batches of 50, and levels of 5 and of 16 bits, are a guess."""
     for levels, bits, printed in [(33, 12.8, 3.63), (65537, 32, 2.26)]:
         event = BinomialSum(levels, 100 * int(2**bits - levels), 1.0, 1.0, 21840, 50 / 600, 0.5e-3 * 600 / 50)
         eps, delta = published(event)
@@ -410,25 +412,25 @@ def test_the_published_epsilons_are_of_the_order_that_their_arithmetic_gives():
 
 
 @pytest.mark.parametrize("count", [1, 45])
-def test_the_best_chance_is_better_than_its_neighbours(count):
+def test_the_best_chance_is_better_than_its_neighbors(count):
     best = best_step_delta(MNIST, count, 1e-3)
-    here = epsilon_of(replace(MNIST, step_delta=best), count, 1e-3)
+    context = epsilon_of(replace(MNIST, step_delta=best), count, 1e-3)
     for other in (best * 10, best / 100):
-        assert here <= epsilon_of(replace(MNIST, step_delta=other), count, 1e-3)
+        assert context <= epsilon_of(replace(MNIST, step_delta=other), count, 1e-3)
 
 
 def test_there_is_no_renyi_price():
     assert epsilon_of(MNIST, 3, 1e-3, "rdp") == math.inf
-    assert np.isinf(accounting.rdp_at(MNIST, [2, 4])).all()
+    assert np.isinf(accountant.rdp_at(MNIST, [2, 4])).all()
 
 
 def test_too_few_trials_are_refused_with_the_number_that_would_do():
     few = replace(MNIST, trials=70)
     with pytest.raises(
         UnsupportedMechanismError, match=r"at least \d+ trials for 17 levels in 21840 coordinates, found 70: "
-    ) as said:
+    ) as broadcast:
         PrivacyLoss().add(few)
-    needed = int(str(said.value).split()[3])
+    needed = int(str(broadcast.value).split()[3])
     assert loss(replace(few, trials=needed)).rho > 0
     with pytest.raises(UnsupportedMechanismError):
         loss(replace(few, trials=needed - 1))
@@ -450,10 +452,10 @@ def test_the_event_survives_being_written_down():
         ("levels", 1),
         ("trials", 0),
         ("trials", 7.5),
-        ("clip", 0.0),
+        ("clip_norm", 0.0),
         ("range", math.inf),
         ("dimension", 0),
-        ("rate", 1.5),
+        ("sampling_rate", 1.5),
         ("step_delta", 0.0),
         ("step_delta", 0.5),
     ],

@@ -8,13 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cloister as cl
-from cloister.privacy.wording import round_up
+from cloister.privacy.certificate_text import round_up
 from conftest import toy_task
 
 
 def run(method=None, **more):
     settings = {"rounds": 3, "cohort": cl.poisson(0.5), "delta": 1e-2, "progress": False, **more}
-    return cl.run(method or cl.methods.dp_fedavg(clip=0.5, steps=1, noise_multiplier=4.0), toy_task(), **settings)
+    return cl.run(
+        method or cl.methods.dp_fedavg(clip_norm=0.5, local_steps=1, noise_multiplier=4.0), toy_task(), **settings
+    )
 
 
 def test_it_says_what_was_executed_and_what_was_priced():
@@ -34,7 +36,7 @@ def test_it_says_what_was_executed_and_what_was_priced():
 
 
 def test_fixed_cohorts_speak_of_replacement():
-    certificate = run(cohort=cl.fixed(4)).certificate
+    certificate = run(cohort=cl.fixed_size(4)).certificate
     assert "replace one client" in certificate.adjacency
     assert "exactly 4 of 8" in certificate.sampling_accounted[0]
     assert "twice the clip" in certificate.sampling_accounted[0]
@@ -49,13 +51,13 @@ def test_what_is_not_covered_is_said():
 
 
 def test_trust_depends_on_who_adds_the_noise():
-    distributed = cl.methods.dp_fedavg(clip=0.5, steps=1, noise_multiplier=4.0, noise="distributed")
+    distributed = cl.methods.dp_fedavg(clip_norm=0.5, local_steps=1, noise_multiplier=4.0, noise="distributed")
     assert "secure aggregation" in run(distributed).certificate.trusted
     assert "the server" in run().certificate.trusted
 
 
 def test_without_privacy_it_promises_nothing():
-    certificate = run(cl.methods.fedavg(steps=1), delta=None).certificate
+    certificate = run(cl.methods.fedavg(local_steps=1), delta=None).certificate
     assert not certificate.private
     assert certificate.epsilon == math.inf
     assert "without noise: no guarantee" in certificate.sampling_accounted[0]
@@ -64,7 +66,7 @@ def test_without_privacy_it_promises_nothing():
 
 
 def test_json_is_strict_and_text_is_complete():
-    for certificate in (run().certificate, run(cl.methods.fedavg(steps=1), delta=None).certificate):
+    for certificate in (run().certificate, run(cl.methods.fedavg(local_steps=1), delta=None).certificate):
         again = json.loads(json.dumps(certificate.to_json(), allow_nan=False))
         assert again["unit"] == "client"
         text = str(certificate)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.privacy import accounting
-from cloister.privacy.accounting import PrivacyLoss, epsilon
+from cloister.privacy import accountant
+from cloister.privacy.accountant import PrivacyLoss, epsilon
 from cloister.privacy.composition import Composition, Step, rounding, steps_of
 from cloister.privacy.events import FixedSizeGaussian, Gaussian, PoissonGaussian
 from cloister.privacy.pricing import pricing_of
@@ -160,7 +160,7 @@ def test_round_by_round_is_all_at_once_and_never_falls(event):
 def test_a_long_run_describes_its_release_once_and_seldom_lays_out_a_window(monkeypatch):
     """What a round costs, counted and not timed."""
     calls = {"release": 0, "window": 0}
-    describe, lay_out = accounting.steps_of, Composition.of.__func__
+    describe, lay_out = accountant.steps_of, Composition.of.__func__
 
     def counted(kind, function):
         def call(*args):
@@ -169,7 +169,7 @@ def test_a_long_run_describes_its_release_once_and_seldom_lays_out_a_window(monk
 
         return call
 
-    monkeypatch.setattr(accounting, "steps_of", counted("release", describe))
+    monkeypatch.setattr(accountant, "steps_of", counted("release", describe))
     monkeypatch.setattr(Composition, "of", classmethod(counted("window", lay_out)))
     loss = PrivacyLoss()
     for _ in range(1000):
@@ -211,11 +211,11 @@ def test_what_needs_too_wide_a_window_is_left_to_rdp(monkeypatch):
 def test_a_twin_goes_its_own_way():
     loss = PrivacyLoss()
     loss.add(TYPICAL[0], 5)
-    here = loss.epsilon(1e-5)
+    context = loss.epsilon(1e-5)
     twin = loss.copy()
     twin.add(TYPICAL[1])
-    assert twin.epsilon(1e-5) > here
-    assert loss.epsilon(1e-5) == here
+    assert twin.epsilon(1e-5) > context
+    assert loss.epsilon(1e-5) == context
     loss.add(TYPICAL[0], 3)
     assert loss.epsilon(1e-5) == pytest.approx(epsilon(TYPICAL[0], 8, 1e-5), rel=1e-8)
 

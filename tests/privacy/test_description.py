@@ -15,10 +15,10 @@ from cloister.privacy.ledger import Budget
 from conftest import prepared, toy_task
 
 METHODS = {
-    "clients": cl.methods.dp_fedavg(clip=1, steps=1, noise_multiplier=4),
-    "samples": cl.methods.pfl(clip=0.5, noise_multiplier=3.0),
-    "nobody": cl.methods.fedavg(steps=1),
-    "claim": cl.methods.fed_spa(0.5, steps=1, mode="as_published", noise_multiplier=4.0),
+    "clients": cl.methods.dp_fedavg(clip_norm=1, local_steps=1, noise_multiplier=4),
+    "samples": cl.methods.pfl(clip_norm=0.5, noise_multiplier=3.0),
+    "nobody": cl.methods.fedavg(local_steps=1),
+    "claim": cl.methods.fed_spa(0.5, local_steps=1, mode="as_published", noise_multiplier=4.0),
 }
 
 

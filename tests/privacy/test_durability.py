@@ -69,11 +69,11 @@ def test_charge_does_not_wait_for_the_disk_and_sync_does(tmp_path, slow_disk):
 @pytest.mark.parametrize(
     "wait",
     [
-        lambda ledger: ledger.seal,
+        lambda ledger: ledger.hash,
         lambda ledger: ledger.close(),
         lambda ledger: ledger.charge("client", EVENT, round=2, repeatable=True),
     ],
-    ids=["seal", "close", "next charge"],
+    ids=["hash", "close", "next charge"],
 )
 def test_whatever_relies_on_the_last_line_waits_for_it(tmp_path, slow_disk, wait):
     ledger = make(tmp_path / "ledger.jsonl")
@@ -113,7 +113,7 @@ def failing(path, patch) -> Ledger:
         lambda ledger: ledger.charge("client", EVENT, round=2, repeatable=True),
         lambda ledger: ledger.charge("client", EVENT, round=3, repeatable=False),
         lambda ledger: ledger.epsilon("client", 1e-3),
-        lambda ledger: ledger.seal,
+        lambda ledger: ledger.hash,
         lambda ledger: ledger.close(),
     ],
 )
@@ -184,7 +184,7 @@ def test_without_a_file_there_is_nothing_to_wait_for(slow_disk):
     slow_disk()
     ledger = make(None, rounds=2)
     ledger.sync()
-    assert ledger.seal == ledger.seals[-1]
+    assert ledger.hash == ledger.hashes[-1]
     ledger.close()
 
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from cloister.errors import BudgetExceededError, CloisterError, Corrupted, UnsupportedMechanismError
-from cloister.privacy.accounting import epsilon
+from cloister.privacy.accountant import epsilon
 from cloister.privacy.events import (
     FixedSizeGaussian,
     Gaussian,
@@ -18,7 +18,7 @@ from cloister.privacy.events import (
     to_json,
 )
 from cloister.privacy.ledger import Budget, Ledger
-from cloister.privacy.ledger_file import sealed
+from cloister.privacy.ledger_file import hashed
 
 EVENT = PoissonGaussian(2.0, 0.3)
 
@@ -40,7 +40,7 @@ def test_what_is_charged_can_be_read_again(tmp_path):
     before.close()
     after = Ledger.open(path)
     assert after.entries == before.entries
-    assert after.seals == before.seals
+    assert after.hashes == before.hashes
     assert after.budgets == {"client": Budget(5.0, 1e-3)}
     assert after.epsilon("client", 1e-3) == pytest.approx(spent(3), rel=1e-6)
     assert after.epsilon("nobody", 1e-3) == 0.0
@@ -136,7 +136,7 @@ def test_a_last_line_that_lacks_its_newline_alone_counts(tmp_path):
 
 
 @pytest.mark.parametrize("change", [{"event": 3}, {"round": 1}, {"units": 5}, {"count": "many"}], ids=str)
-def test_lines_that_make_no_sense_are_refused_even_with_the_right_seal(tmp_path, change):
+def test_lines_that_make_no_sense_are_refused_even_with_the_right_hash(tmp_path, change):
     path = tmp_path / "ledger.jsonl"
     make(path).close()
     header = json.loads(path.read_bytes())
@@ -150,18 +150,18 @@ def test_lines_that_make_no_sense_are_refused_even_with_the_right_seal(tmp_path,
     }
     if change == {"round": 1}:
         del content["what"]
-    path.write_bytes(path.read_bytes() + sealed(header["seal"], content)[0])
+    path.write_bytes(path.read_bytes() + hashed(header["hash"], content)[0])
     with pytest.raises(Corrupted, match="lines of a ledger"):
         Ledger.open(path)
 
 
 def test_a_ledger_of_an_older_format_is_refused_with_what_to_do(tmp_path):
     path = tmp_path / "ledger.jsonl"
-    path.write_bytes(sealed("", {"format": "cloister ledger 2", "subject": "abc", "budgets": {}})[0])
+    path.write_bytes(hashed("", {"format": "cloister ledger 2", "subject": "abc", "budgets": {}})[0])
     with pytest.raises(CloisterError, match="found 'cloister ledger 2': run it again, or use the version") as refused:
         Ledger.open(path)
     assert not isinstance(refused.value, Corrupted)
-    path.write_bytes(sealed("", {"format": "something else"})[0])
+    path.write_bytes(hashed("", {"format": "something else"})[0])
     with pytest.raises(Corrupted, match="restore it from a backup"):
         Ledger.open(path)
 
@@ -200,15 +200,15 @@ def test_a_missing_line_is_noticed(tmp_path):
             Ledger.open(path, writable=False)
 
 
-def test_lines_cut_off_the_end_are_noticed_by_whoever_remembers_the_seal(tmp_path):
+def test_lines_cut_off_the_end_are_noticed_by_whoever_remembers_the_hash(tmp_path):
     path = tmp_path / "ledger.jsonl"
     ledger = make(path, rounds=4)
     ledger.close()
     path.write_bytes(b"\n".join(path.read_bytes().split(b"\n")[:3]) + b"\n")
     short = Ledger.open(path)
-    short.expect_continues(ledger.seals[2])
+    short.expect_continues(ledger.hashes[2])
     with pytest.raises(Corrupted, match="lines were removed"):
-        short.expect_continues(ledger.seal)
+        short.expect_continues(ledger.hash)
 
 
 def test_two_writers_are_one_too_many(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cloister.errors import UnsupportedMechanismError
-from cloister.privacy.accounting import PrivacyLoss
+from cloister.privacy.accountant import PrivacyLoss
 from cloister.privacy.events import (
     BinomialSum,
     DiscreteGaussianSum,
@@ -22,8 +22,8 @@ from cloister.privacy.events import (
     Unsupported,
     from_json,
 )
-from cloister.privacy.filters import FilteredLoss
 from cloister.privacy.pricing import pricing_of
+from cloister.privacy.renyi_filter import FilteredLoss
 
 ONE_OF_EACH = [
     Gaussian(1.0),

@@ -10,18 +10,18 @@ from scipy.stats import norm
 
 import cloister as cl
 from cloister.errors import BudgetExceededError
-from cloister.experiments.folder import RunFolder
-from cloister.privacy.accounting import epsilon as epsilon_of
+from cloister.privacy.accountant import epsilon as epsilon_of
 from cloister.privacy.events import DiscreteGaussianSum, Event, FixedSizeGaussian, Gaussian, PoissonGaussian
-from cloister.privacy.filters import filtered_epsilon
 from cloister.privacy.ledger import Budget, Charge, Ledger
+from cloister.privacy.renyi_filter import filtered_epsilon
+from cloister.runs.folder import RunFolder
 from conftest import toy_task
 
 DELTAS = [1e-2, 1e-4, 1e-5, 1e-6, 1e-7, 1e-9, 1e-12]
 EVENTS: dict[str, Event] = {
-    "everyone": Gaussian(4.0),
+    "full": Gaussian(4.0),
     "poisson": PoissonGaussian(1.0, 0.1),
-    "fixed": FixedSizeGaussian(4.0, 10, 100),
+    "fixed_size": FixedSizeGaussian(4.0, 10, 100),
     "discrete": DiscreteGaussianSum(20.0, 4, 10.0, 64, 0.3),
 }
 AFFORDABLE = 5
@@ -90,9 +90,9 @@ SMALL = [1e-4, 1e-7, 1e-9]
 def test_a_run_is_calibrated_stopped_and_certified_at_its_delta(delta, tmp_path):
     """By the exact formula: everyone takes part, so that a run is nothing but Gaussian releases."""
     task, rounds = toy_task(), 5
-    settings = {"cohort": cl.everyone(), "engine": "loop", "delta": delta, "progress": False}
+    settings = {"cohort": cl.full(), "engine": "loop", "delta": delta, "progress": False}
 
-    run = cl.run(cl.methods.dp_fedavg(clip=0.5, steps=1), task, rounds=rounds, epsilon=2.0, **settings)
+    run = cl.run(cl.methods.dp_fedavg(clip_norm=0.5, local_steps=1), task, rounds=rounds, epsilon=2.0, **settings)
     assert run.stopped is None
     noise = run.certificate.noise_multiplier
     assert exact(noise, rounds, delta) <= 2.0 <= 1.01 * exact(noise, rounds, delta), "the noise is what it takes"
@@ -100,7 +100,7 @@ def test_a_run_is_calibrated_stopped_and_certified_at_its_delta(delta, tmp_path)
     assert exact(noise, rounds, delta) * (1 - 1e-9) <= run.epsilon <= 2.0
 
     budget = (exact(3.0, 3, delta) + exact(3.0, 4, delta)) / 2
-    method = cl.methods.dp_fedavg(clip=0.5, steps=1, noise_multiplier=3.0)
+    method = cl.methods.dp_fedavg(clip_norm=0.5, local_steps=1, noise_multiplier=3.0)
     stopped = cl.run(method, task, rounds=9, epsilon=budget, folder=tmp_path / "r", **settings)
     assert len(stopped.history) == 3
     assert f"at delta {delta:g}" in stopped.stopped
@@ -112,9 +112,9 @@ def test_a_run_is_calibrated_stopped_and_certified_at_its_delta(delta, tmp_path)
 
 @pytest.mark.parametrize("delta", SMALL)
 def test_samples_of_every_client_keep_their_budget_at_its_delta(delta):
-    """One lot that holds all of a client: its steps are Gaussian releases, of noise that was calibrated for each."""
+    """One batch that holds all of a client: its steps are Gaussian releases, of noise that was calibrated for each."""
     task = toy_task(sizes=(4, 3))
-    method = cl.methods.pfl(clip=0.5, batch=4, epochs=2)
+    method = cl.methods.pfl(clip_norm=0.5, batch_size=4, local_epochs=2)
     run = cl.run(method, task, rounds=3, epsilon=[1.0, 4.0], delta=delta, engine="loop", progress=False)
     for noise, target in zip(run.certificate.noise_multipliers, (1.0, 4.0), strict=True):
         assert exact(noise, 6, delta) <= target <= 1.01 * exact(noise, 6, delta)

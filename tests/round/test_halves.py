@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cloister.client.objective import objective_of
+from cloister.client.population import Population
+from cloister.core import MethodState
 from cloister.engine import Loop
 from cloister.errors import BudgetExceededError, CloisterError
-from cloister.joints import MethodState
-from cloister.population import Population
 from cloister.privacy.ledger import Budget, Ledger
-from cloister.problem import objective_of
 from cloister.round import Federation, Reply, answer, close_round, open_round, run_round
 from conftest import toy_model, toy_task
 from contract.catalogue import METHODS, SAMPLES, cohorts_for, fed_of
@@ -99,17 +99,17 @@ def opened(name: str = "dp_fedavg"):
     return server, offer, [Node(fed, client).reply(offer) for client in range(3)], state
 
 
-def spoilt(reply: Reply, message: torch.Tensor) -> Reply:
+def spoiled(reply: Reply, message: torch.Tensor) -> Reply:
     return replace(reply, message=message)
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda r: [spoilt(r[0], r[0].message * torch.nan), *r[1:]], "finite"),
-        (lambda r: [r[0], spoilt(r[1], r[1].message * 1e6), r[2]], "norm at most"),
-        (lambda r: [r[0], spoilt(r[1], r[1].message[:-1]), r[2]], "a message of"),
-        (lambda r: [r[0], spoilt(r[1], r[1].message.float()), r[2]], "a message of"),
+        (lambda r: [spoiled(r[0], r[0].message * torch.nan), *r[1:]], "finite"),
+        (lambda r: [r[0], spoiled(r[1], r[1].message * 1e6), r[2]], "norm at most"),
+        (lambda r: [r[0], spoiled(r[1], r[1].message[:-1]), r[2]], "a message of"),
+        (lambda r: [r[0], spoiled(r[1], r[1].message.float()), r[2]], "a message of"),
         (lambda r: [*r, r[1]], "one reply of each"),
         (lambda r: [*r[:2], replace(r[2], clients=torch.tensor([7]))], "who were asked"),
     ],

@@ -38,7 +38,7 @@ class _RunCommand(Command):
     """`cloister run`, whose help lists every key; the list is made only when somebody asks for it."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from cloister.experiments.keys import PARTS, all_keys
+        from cloister.runs.keys import PARTS, all_keys
 
         groups: dict[str, list[tuple[str, str]]] = {}
         for key in all_keys():
@@ -71,7 +71,7 @@ def run(
     A run is described by flat keys in a TOML file; each can be given or overridden on the command line, as
     KEY=VALUE or as --KEY VALUE. On several GPUs or machines: torchrun ... -m cloister run ...
     """
-    from cloister.experiments.config import build, load
+    from cloister.runs.config import build, load
 
     file, words = file_and_words(ctx.args)
     experiment = build(load(file, words))
@@ -87,8 +87,8 @@ def resume(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
     """Continue a run that was interrupted; the result is the same as if it had not been."""
-    from cloister.experiments.config import build, load
-    from cloister.experiments.folder import RunFolder
+    from cloister.runs.config import build, load
+    from cloister.runs.folder import RunFolder
 
     run_folder = RunFolder.open(folder)
     if not (folder / "config.toml").is_file():
@@ -118,10 +118,10 @@ def plan(
 
     Without --sampling-rate and --clients-per-round everyone takes part in every round.
     """
-    from cloister.experiments import plan as planning
-    from cloister.experiments import report
+    from cloister.runs import plan as planning
+    from cloister.runs import report
 
-    report.expect_picture(plot)
+    report.expect_plot(plot)
     with working("pricing"):
         planned = planning.plan(
             clients,
@@ -137,7 +137,7 @@ def plan(
         say(f"{name + ':':<18} {text}")
     say("")
     print_table(report.plan_table(planned))
-    report.plan_picture(planned, plot)
+    report.plan_plot(planned, plot)
     say(f"\nplot: {plot}")
 
 
@@ -149,12 +149,12 @@ def show(
     clients: Annotated[bool, typer.Option("--clients", help="What each client's samples have lost.")] = False,
 ) -> None:
     """What a run reached and what it spent, computed afresh from its ledger."""
-    from cloister.experiments import report
-    from cloister.experiments.folder import RunFolder
     from cloister.privacy.description import plain
+    from cloister.runs import report
+    from cloister.runs.folder import RunFolder
 
     if plot is not None:
-        report.expect_picture(plot)
+        report.expect_plot(plot)
     names = [path.name for path in runs]
     folders = {p.name if names.count(p.name) == 1 else str(p): RunFolder.open(p) for p in runs}
     certificates = {name: folder.certificate() for name, folder in folders.items()}
@@ -173,7 +173,7 @@ def show(
             say(f"\n{name}, client by client:\n")
             print_table(report.clients_table(folder))
     if plot is not None:
-        report.runs_picture(folders, plot)
+        report.runs_plot(folders, plot)
         say(f"plot: {plot}", err=True)
 
 
@@ -183,10 +183,10 @@ def methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """All methods: whom they protect, who must be trusted, whose they are, and what is proven."""
-    from cloister.experiments import report
-    from cloister.experiments.config import method_keys
-    from cloister.experiments.keys import function_of
     from cloister.methods import CATALOGUE, REGISTRY
+    from cloister.runs import report
+    from cloister.runs.config import method_keys
+    from cloister.runs.keys import function_of
 
     if name is not None and not as_json:
         keys = method_keys(name)  # refuses a name that does not exist
@@ -222,9 +222,9 @@ def compare(
 
     KEY=VALUE overrides a key of every run. With the folder of a comparison that was interrupted, it goes on.
     """
-    from cloister.experiments import figures, report
-    from cloister.experiments.compare import compare as comparison
-    from cloister.experiments.compare import differing, planned
+    from cloister.runs import figures, report
+    from cloister.runs.compare import compare as comparison
+    from cloister.runs.compare import differing, planned
 
     file, words = file_and_words(ctx.args)
     if file is None:
@@ -254,9 +254,9 @@ def demo(
     """Train on real handwritten digits of 300 clients: without privacy, at epsilon 8, at epsilon 2."""
     import torch
 
-    from cloister.experiments import figures, report
-    from cloister.experiments.compare import compare as comparison
-    from cloister.experiments.demo import planned
+    from cloister.runs import figures, report
+    from cloister.runs.compare import compare as comparison
+    from cloister.runs.demo import planned
 
     torch.set_num_threads(1)  # enough for so small a model, and the same noise whatever the number of cores
     path = folder or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
@@ -319,8 +319,8 @@ def _interruptible(path: Path, continued: str) -> Iterator[None]:
 
 
 def _run(start: Any, path: Path, **options: Any) -> None:
-    from cloister.experiments import report
-    from cloister.experiments.folder import RunFolder
+    from cloister.runs import report
+    from cloister.runs.folder import RunFolder
 
     with _interruptible(path, f"continue it with `{program()} resume {path}`"):
         result = start(folder=path, **options)

@@ -17,16 +17,16 @@ data_app = typer.Typer(name="data", help="Data sets: list them, get them, look a
 
 @data_app.command("list", cls=Command)
 def list_sets(
-    name: Annotated[str | None, typer.Argument(help="One data set, in full: licence, citation, files.")] = None,
+    name: Annotated[str | None, typer.Argument(help="One data set, in full: license, citation, files.")] = None,
 ) -> None:
-    """What there is, what is here, how large it is, and under which licence."""
-    from cloister.data import registry, shelf
+    """What there is, what is here, how large it is, and under which license."""
+    from cloister.data import registry, storage
 
-    root = shelf.data_folder()
+    root = storage.data_folder()
     if name is not None:
-        say(shelf.describe(registry.entry(name), root))
+        say(storage.describe(registry.entry(name), root))
         return
-    print_table(shelf.list_table(root))
+    print_table(storage.list_table(root))
     say(f"\nThe data folder is {root}; set CLOISTER_DATA to choose another.")
 
 
@@ -36,9 +36,9 @@ def get(
     replace: Annotated[bool, typer.Option("--replace", help="Fetch again what is there but not as published.")] = False,
 ) -> None:
     """Download a data set from its official place, with checksum; an interrupted download is resumed."""
-    from cloister.data import download, registry, shelf
+    from cloister.data import download, registry, storage
 
-    root = shelf.data_folder()
+    root = storage.data_folder()
     with interrupts.working():
         download.get(registry.entry(name), root, replace=replace)
     say(f"{name} is in {root}")
@@ -59,23 +59,23 @@ def show(
     """
     import numpy as np
 
-    from cloister.data.pictures import labels_picture, labels_table
-    from cloister.experiments.config import build_task, load
-    from cloister.experiments.report import expect_picture
+    from cloister.data.plots import labels_plot, labels_table
+    from cloister.runs.config import build_task, load
+    from cloister.runs.report import expect_plot
 
     name, words = file_and_words(ctx.args)
     if name is None:
         raise CloisterError("Expected the name of a data set, found none: `cloister data list` names them.")
     values = load(None, [f"data={name}", *words])
     if plot is not None:
-        expect_picture(plot)
+        expect_plot(plot)
     task, partition = build_task(values)
     owners = np.repeat(np.arange(task.clients), task.population.sizes.numpy())
     counts = np.zeros((task.clients, task.classes or 1), dtype=np.int64)
     np.add.at(counts, (owners, task.population.labels.numpy()), 1)
     print_table(labels_table(counts))
-    if task.public is not None:
-        say(f"\npublic: {len(task.public[1]):,} samples that are nobody's of these")
+    if task.public_samples is not None:
+        say(f"\npublic: {len(task.public_samples[1]):,} samples that are nobody's of these")
     path = plot or Path(f"{str(name).rpartition(':')[2]}-{partition}.png")
-    labels_picture(counts, path, f"{name}, {partition} partition, {task.clients} clients")
+    labels_plot(counts, path, f"{name}, {partition} partition, {task.clients} clients")
     say(f"\nplot: {path}")

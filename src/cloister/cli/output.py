@@ -41,7 +41,7 @@ def number(name: str, text: str) -> float:
     """A number from the command line, fractions such as 1/3400 included."""
     found = number_in(text)
     if found is None:
-        raise CloisterError(f"Expected {name} to be a number such as 1e-5 or 1/3400, found {text!r}: mend it.")
+        raise CloisterError(f"Expected {name} to be a number such as 1e-5 or 1/3400, found {text!r}: fix it.")
     return found
 
 

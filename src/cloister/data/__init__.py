@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from cloister.data.deal import deal
-from cloister.data.digits import digits
-from cloister.data.own import from_dataset, from_folder
-from cloister.data.partitions import Partition, dirichlet, dirichlet_by_class, iid, natural, overlapping, shards
-from cloister.data.raw import RawData, Samples
-from cloister.data.sets import (
+from cloister.data.datasets import (
     CATALOGUE,
     DEFAULTS,
     cifar10,
@@ -23,7 +18,12 @@ from cloister.data.sets import (
     qmnist,
     shakespeare,
 )
+from cloister.data.digits import digits
+from cloister.data.partition import partition_data
+from cloister.data.partitioners import Partition, dirichlet, dirichlet_by_class, iid, natural, overlapping, shards
+from cloister.data.raw import RawData, Samples
 from cloister.data.task import Task, from_arrays
+from cloister.data.user_data import from_dataset, from_folder
 
 __all__ = [
     "CATALOGUE",
@@ -34,7 +34,6 @@ __all__ = [
     "Task",
     "cifar10",
     "cifar100",
-    "deal",
     "digits",
     "dirichlet",
     "dirichlet_by_class",
@@ -52,6 +51,7 @@ __all__ = [
     "mnist",
     "natural",
     "overlapping",
+    "partition_data",
     "qmnist",
     "shakespeare",
     "shards",

@@ -71,7 +71,7 @@ def _key(form: Format, root: Path, options: dict[str, Any]) -> str:
         except (FileNotFoundError, NotADirectoryError):
             raise Source(path, form.name).missing() from None
         except OSError as error:
-            raise CloisterError(f"Expected to read {path}, found {error.strerror}: mend that.") from error
+            raise CloisterError(f"Expected to read {path}, found {error.strerror}: fix that.") from error
         stamps.append([str(path.relative_to(root)), stat.st_size, stat.st_mtime_ns])
     content = json.dumps([LAYOUT, form.name, form.version, options, stamps], sort_keys=True, default=repr)
     return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -28,10 +28,10 @@ from urllib.request import (
     UnknownHandler,
 )
 
+from cloister.data.archives import compress, inside, unpack
 from cloister.data.checksums import checksum, wrong_checksum
 from cloister.data.registry import Entry, File, Member
-from cloister.data.shelf import present, readable
-from cloister.data.unpack import compress, inside, unpack
+from cloister.data.storage import present, readable
 from cloister.errors import CloisterError, Corrupted
 
 Opener = Callable[[Request], Any]
@@ -129,7 +129,7 @@ class _Source:
 
     def __init__(self, url: str, opener: Opener, attempts: int, pause: float, report: Report) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
-            raise CloisterError(f"Expected an address that begins with https:// or http://, found {url!r}: mend it.")
+            raise CloisterError(f"Expected an address that begins with https:// or http://, found {url!r}: fix it.")
         self.url, self.opener, self.attempts, self.pause, self.report = url, opener, attempts, pause, report
 
     def fetch(self, part: Path) -> bool:
@@ -271,7 +271,7 @@ def _said_in_a_sentence(target: Path) -> Iterator[None]:
                 "some space, or set CLOISTER_DATA to a folder on another disk."
             ) from None
         raise CloisterError(
-            f"Expected to read and write {target.name} in {target.parent}, found {error.strerror or error}: mend that, "
+            f"Expected to read and write {target.name} in {target.parent}, found {error.strerror or error}: fix that, "
             "or set CLOISTER_DATA to another folder."
         ) from None
 

@@ -52,7 +52,7 @@ class Entry:
     title: str
     what: str
     samples: str
-    licence: str
+    license: str
     citation: str
     files: tuple[File, ...] = ()
     note: str = ""

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cloister.client.objective import Loss, cross_entropy
+from cloister.client.population import Population
+from cloister.client.preprocessing import Preprocessing, images, plain
+from cloister.core.parameters import hash_of
 from cloister.data.arrays import owners_of, tensor_of, whole
-from cloister.data.parts import by_owner, held_out
-from cloister.data.public import others, rows_of_people
+from cloister.data.public_samples import others, rows_of_people
+from cloister.data.splits import by_owner, held_out
 from cloister.errors import CloisterError, expect
 from cloister.models import logistic
-from cloister.params import hash_of
-from cloister.population import Population
-from cloister.problem import Loss, cross_entropy
-from cloister.views import View, images, plain
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class Task:
     classes: int | None
     model: Callable[[], nn.Module]
     loss: Loss = cross_entropy
-    view: View = field(default_factory=plain)
+    preprocessing: Preprocessing = field(default_factory=plain)
     """How stored inputs become what the model sees."""
     local_test: tuple[Tensor, Tensor] | None = None
     """Rows of the test set and the client that each counts for; a row may count for several."""
     copies: int = 1
     """With how many clients the most widespread sample lies; above 1, clients overlap."""
-    public: tuple[Tensor, Tensor] | None = None
+    public_samples: tuple[Tensor, Tensor] | None = None
     """Public inputs and labels, stored like the clients', to whom none of them belongs; none is of the test set."""
     prepared_by: Literal["sample", "client"] = "sample"
     """What a training sample was computed from beside public constants: itself alone, or its client's samples. A
-    guarantee for single samples needs the former: then a neighbour differs in one row, and in nothing else."""
+    guarantee for single samples needs the former: then a neighbor differs in one row, and in nothing else."""
     label_dependent: bool = False
     """Whether labels decided which client holds which sample (`Partition.label_dependent`)."""
     classes_inferred: bool = False
@@ -63,13 +63,13 @@ class Task:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one input as the model sees it."""
-        return tuple(self.view.test(self.population.inputs[:1], torch.float32).shape[1:])
+        return tuple(self.preprocessing.test(self.population.inputs[:1], torch.float32).shape[1:])
 
     def fingerprint(self) -> str:
         """A hash of all data, by which a resumed run knows that nothing changed."""
         more = {"test_inputs": self.test_inputs, "test_labels": self.test_labels}
-        if self.public is not None:
-            more |= {"public_inputs": self.public[0], "public_labels": self.public[1]}
+        if self.public_samples is not None:
+            more |= {"public_inputs": self.public_samples[0], "public_labels": self.public_samples[1]}
         if self.local_test is not None:
             more |= {"local_test_rows": self.local_test[0], "local_test_clients": self.local_test[1]}
         people = {name: getattr(self.population, name) for name in ("inputs", "labels", "starts", "sizes")}
@@ -86,32 +86,30 @@ def from_arrays(
     loss: Loss = cross_entropy,
     classes: int | None = None,
     registered: int | None = None,
-    view: View | None = None,
+    preprocessing: Preprocessing | None = None,
     name: str = "arrays",
     seed: int = 0,
-    public: int | tuple[Any, Any] = 0,
+    public_samples: int | tuple[Any, Any] = 0,
 ) -> Task:
     """A task from anybody's arrays: inputs [n, ...], labels [n], and whose sample each one is [n].
 
     Which samples are held out, and where each one lies, goes by clients and their numbers of samples, never by what is
     in a sample: with another one in its place, every other stays where it is.
 
-    Args:
-        inputs: an array, a tensor or a list; its type says what the numbers are, see `cloister.data.arrays`.
-        clients: anything that tells clients apart: numbers or names.
-        test: a pair (inputs, labels), or the fraction of every client's samples to hold out at random.
-        classes: the number of classes; by default one more than the largest label, which the certificate says.
-        registered: the number of clients, where some have no sample at all.
-        view: how stored inputs become what the model sees; by default bytes [n, c, h, w] are scaled as pictures.
-        model: makes the model to start from; logistic regression by default.
-        public: a pair (inputs, labels), or a number of samples: so many whole clients, at random, are set aside that
+    Args: inputs: an array, a tensor or a list; its type says what the numbers are, see `cloister.data.arrays`. clients:
+        anything that tells clients apart: numbers or names. test: a pair (inputs, labels), or the fraction of every
+        client's samples to hold out at random. classes: the number of classes; by default one more than the largest
+        label, which the certificate says. registered: the number of clients, where some have no sample at all.
+        preprocessing: how stored inputs become what the model sees; by default bytes [n, c, h, w] are scaled as
+        pictures. model: makes the model to start from; logistic regression by default. public_samples: a pair (inputs,
+        labels), or a number of samples: so many whole clients, at random, are set aside that
             there are at least as many. They are clients no more, and nothing of theirs is held out for testing.
 
     >>> task = from_arrays(np.random.rand(50, 4), np.arange(50) % 3, np.arange(50) // 10)
     >>> task.clients, task.classes, len(task.test_labels)
     (5, 3, 10)
     """
-    _expect_types(model, loss, view, name)
+    _expect_types(model, loss, preprocessing, name)
     seed = whole("seed", seed, "any whole number that is not negative", least=0)
     x, y, owners = tensor_of("inputs", inputs), tensor_of("labels", labels), owners_of(clients)
     for what, length in (("labels", len(y)), ("clients", len(owners))):
@@ -123,11 +121,13 @@ def from_arrays(
     )
 
     known = None
-    if isinstance(public, (tuple, list)):
-        known = _pair("public", public, x, "a number of samples")
+    if isinstance(public_samples, (tuple, list)):
+        known = _pair("public", public_samples, x, "a number of samples")
         expect(len(known[1]) > 0, "at least one public sample", 0, "give some, or leave public out")
-    elif not (isinstance(public, int) and public == 0):
-        count = whole("public", public, "the number of samples to set aside, or give (inputs, labels)", least=0)
+    elif not (isinstance(public_samples, int) and public_samples == 0):
+        count = whole(
+            "public_samples", public_samples, "the number of samples to set aside, or give (inputs, labels)", least=0
+        )
         aside = rows_of_people(owners, count, seed)
         rest = others(aside, len(x))
         known, x, y, owners = (x[aside], y[aside]), x[rest], y[rest], owners[rest]
@@ -139,7 +139,7 @@ def from_arrays(
         test_x, test_y = _pair("test", test, x, "a fraction")
     else:
         fraction = isinstance(test, (float, np.floating)) and 0 < test < 1
-        expect(fraction, "test to be a fraction between 0 and 1", test, "or give (inputs, labels)")
+        expect(fraction, "test_fraction to be a fraction between 0 and 1", test, "or give (inputs, labels)")
         held = np.zeros(len(x), dtype=bool)
         for name_of_owner, rows in by_owner(owners):
             held[rows[held_out(name_of_owner, len(rows), seed, float(test))]] = True
@@ -158,10 +158,10 @@ def from_arrays(
         expect_different(y, test_y)
         y, test_y = y.long(), test_y.long()
         known = known and (known[0], known[1].long())
-    view = view or _usual_view(x)
+    preprocessing = preprocessing or _usual_preprocessing(x)
     order = torch.from_numpy(np.argsort(owner, kind="stable"))
     sizes = torch.from_numpy(np.bincount(owner, minlength=population_size)).long()
-    shape = tuple(view.test(x[:1], torch.float32).shape[1:])
+    shape = tuple(preprocessing.test(x[:1], torch.float32).shape[1:])
     return Task(
         name=name,
         population=Population(x[order], y[order], sizes.cumsum(0) - sizes, sizes),
@@ -170,18 +170,23 @@ def from_arrays(
         classes=classes,
         model=model or partial(logistic, shape, classes or 1),
         loss=loss,
-        view=view,
+        preprocessing=preprocessing,
         local_test=local_test,
-        public=known,
+        public_samples=known,
         classes_inferred=inferred,
     )
 
 
-def _expect_types(model: object, loss: object, view: object, name: object) -> None:
+def _expect_types(model: object, loss: object, preprocessing: object, name: object) -> None:
     """What is no data is what it should be."""
     expect(model is None or callable(model), "model to make a torch module", model, "give a function or a module")
     expect(callable(loss), "loss to be a function", loss, "of outputs and labels, with one loss per sample")
-    expect(view is None or isinstance(view, View), "view to be a View", view, "make one with cloister.views.images")
+    expect(
+        preprocessing is None or isinstance(preprocessing, Preprocessing),
+        "preprocessing to be a Preprocessing",
+        preprocessing,
+        "make one with cloister.client.preprocessing.images",
+    )
     expect(isinstance(name, str), "name to be a word", name, "it is shown, and nothing else")
 
 
@@ -219,7 +224,7 @@ def _pair(what: str, pair: Sequence[Any], like: Tensor, instead: str) -> tuple[T
     return x, y
 
 
-def _usual_view(inputs: Tensor) -> View:
+def _usual_preprocessing(inputs: Tensor) -> Preprocessing:
     """Bytes of shape [c, h, w] are taken for pictures and scaled to [-1, 1]; other whole numbers are tokens."""
     if inputs.dtype == torch.uint8 and inputs.dim() == 4:
         return images((0.5,) * inputs.shape[1], (0.5,) * inputs.shape[1])

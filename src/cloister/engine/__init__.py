@@ -20,18 +20,18 @@ from typing import Any
 
 from torch import Tensor
 
-from cloister.engine import remembered
+from cloister.engine import cached_choice
 from cloister.engine.arithmetic import Arithmetic, arithmetic
 from cloister.engine.choice import MEMORY_BUDGET, choose, chunk_size, expect_able, memory_budget
-from cloister.engine.convolutions import CHOSEN
-from cloister.engine.graphed import Graphed
+from cloister.engine.cuda.convolutions import CHOSEN
+from cloister.engine.cuda.graphs import Graphed
+from cloister.engine.distributed import Ranks, Sharded, assist, in_words_when_stopped, join, leave, local_device
 from cloister.engine.loop import Loop
-from cloister.engine.ranks import Ranks, Sharded, assist, in_words_when_stopped, join, leave, local_device
-from cloister.engine.vectorised import Vectorized
+from cloister.engine.vectorized import Vectorized
 from cloister.errors import expect, expect_one_of
 from cloister.round import Engine, Federation
 
-ENGINES = ("auto", "loop", "vectorised", "graphed", "compiled")
+ENGINES = ("auto", "loop", "vectorized", "graphed", "compiled")
 
 __all__ = [
     "ENGINES",
@@ -84,14 +84,14 @@ def build(
 
 
 def _chosen(fed: Federation, w: Tensor, chunk: int, rounds: int, key: str | None) -> Engine:
-    known = None if key is None else remembered.recall(key)
+    known = None if key is None else cached_choice.recall(key)
     if known is not None:
         with suppress(KeyError, TypeError, ValueError):  # written by something else: choose anew
             fits = int(known["chunk"]) if known["engine"] == "loop" else min(int(known["chunk"]), chunk)
             return restore({**known, "chunk": fits})
     engine = choose(fed, w, chunk, rounds)
     if key is not None:
-        remembered.remember(key, describe(engine))
+        cached_choice.remember(key, describe(engine))
     return engine
 
 
@@ -111,7 +111,7 @@ def restore(description: Mapping[str, Any]) -> Engine:
     if name == "loop":
         return Loop(chunk, int(description["workers"]))
     CHOSEN.update(description["convolutions"])
-    return Vectorized(chunk) if name == "vectorised" else Graphed(chunk, compiled=name == "compiled")
+    return Vectorized(chunk) if name == "vectorized" else Graphed(chunk, compiled=name == "compiled")
 
 
 def noise_key(run: str, engine: Engine, machines: list[Arithmetic]) -> str:

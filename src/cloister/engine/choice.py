@@ -9,14 +9,14 @@ import warnings
 import torch
 from torch import Tensor
 
-from cloister.engine.graphed import Graphed
+from cloister.client.objective import explained
+from cloister.client.poisson_batches import AHEAD
+from cloister.client.population import Population
+from cloister.core import Batch
+from cloister.engine.cuda.graphs import Graphed
 from cloister.engine.loop import Loop
-from cloister.engine.vectorised import Vectorized
+from cloister.engine.vectorized import Vectorized
 from cloister.errors import CloisterError, Note
-from cloister.joints import Batch
-from cloister.lots import AHEAD
-from cloister.population import Population
-from cloister.problem import explained
 from cloister.round import Engine, Federation, cohort_total
 from cloister.round.bind import rehearsal
 
@@ -49,7 +49,7 @@ def bytes_per_client(fed: Federation, w: Tensor) -> int:
         kept += saved.numel() * saved.element_size()
         return saved
 
-    width = min(fed.method.local.batching.batch, max(int(fed.population.counts.max()), 1))
+    width = min(fed.method.local.batching.batch_size, max(int(fed.population.counts.max()), 1))
     rows = torch.zeros(width, dtype=torch.int64, device=w.device)
     batch = Batch(
         made_up.population.inputs[rows],

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cloister.batches import Batches, Chunk, Work, local_steps, shapes_of, work_of
-from cloister.joints import Tensors
+from cloister.client.batches import Batches, Chunk, Work, local_steps, shapes_of, work_of
+from cloister.core import Tensors
 from cloister.round.answer import Advance, RoundPlan, Sending, Sum, message_of, steps_of
 
 
@@ -42,8 +42,8 @@ class Loop:
                 total = message if total is None else total + message
                 nonfinite += ~finite
                 if plan.client_state:
-                    kept = {name: state[name][None] for name in plan.client_state}
-                    plan.remember(clients[place : place + 1], kept)
+                    client_state = {name: state[name][None] for name in plan.client_state}
+                    plan.remember(clients[place : place + 1], client_state)
         assert total is not None
         return total, nonfinite
 

@@ -6,13 +6,13 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
+from cloister.core import Mechanism, Sensitivity
 from cloister.errors import expect, expect_count, expect_one_of
-from cloister.joints import Mechanism, Sensitivity
-from cloister.mechanisms.coins import heads
 from cloister.privacy.binomial import message_norm
 from cloister.privacy.events import BinomialSum, Event, FixedSizeGaussian, Unsupported
 from cloister.privacy.unit import ProtectedUnit
-from cloister.streams import Streams
+from cloister.random.binomial import fair_coins
+from cloister.random.streams import Streams
 
 Trust = Literal["message", "sum"]
 """What is private: every message by itself, or only a sum of messages that reveals nothing else."""
@@ -21,22 +21,22 @@ Trust = Literal["message", "sum"]
 def binomial(
     trials: int,
     levels: int,
-    clip: float,
+    clip_norm: float,
     range: float,
     step_delta: float,
     trust: Trust,
     shares: int = 1,
     per_sample: bool = False,
 ) -> Mechanism:
-    """Bin(trials, 1/2) - trials/2 on every coordinate of every message, whose whole numbers `on_levels` makes.
+    """Bin(trials, 1/2) - trials/2 on every coordinate of every message, whose whole numbers `quantize_to_levels` makes.
 
     With trust "message" a client's own trials are all that is priced: nobody has to be trusted, and who else comes or
     stays away makes no difference. With "sum", those of `shares` clients, whom secure aggregation makes one. Whoever
     else comes adds noise, too: the unit is a sample, and who comes does not depend on samples, so that surplus noise
     is post-processing. Where fewer come, the server adds what is missing, and knows it.
 
-    A message is a vector of norm at most `clip`, and a sample can make it any other; with `per_sample` it is the mean
-    over a lot of vectors that are each clipped, and a sample changes only its own.
+    A message is a vector of norm at most `clip_norm`, and a sample can make it any other; with `per_sample` it is the
+    mean over a batch of vectors that are each clipped, and a sample changes only its own.
 
     Guarantee: a message (or a released sum, that of nobody included) carries the noise of at least as many trials as
     were priced, whatever the data.
@@ -47,22 +47,22 @@ def binomial(
     alone = trust == "message"
     expect(shares == 1 or not alone, "one share where each message is private by itself", shares, "leave it out")
 
-    def accounted(dimension: int, lot: int = 1, of: int = 1) -> BinomialSum:
-        moved = clip / lot if per_sample else clip
-        return BinomialSum(levels, trials * shares, moved, range, dimension, lot / of, step_delta)
+    def accounted(dimension: int, batch_size: int = 1, of: int = 1) -> BinomialSum:
+        moved = clip_norm / batch_size if per_sample else clip_norm
+        return BinomialSum(levels, trials * shares, moved, range, dimension, batch_size / of, step_delta)
 
     def draw(
         multiplier: float, streams: Streams, like: Tensor, sensitivity: Sensitivity, round: int, client: int, of: int
     ) -> Tensor:
-        return heads(like.numel(), trials, streams, like.device, "noise", round, client) - trials // 2
+        return fair_coins(like.numel(), trials, streams, like.device, "noise", round, client) - trials // 2
 
     def account(event: Event, sensitivity: Sensitivity) -> Event:
         if isinstance(event, FixedSizeGaussian) and sensitivity.length is not None:
             return accounted(sensitivity.length, event.size, event.population)
-        return Unsupported("binomial noise is priced for lots of a fixed size, drawn without replacement")
+        return Unsupported("binomial noise is priced for batches of a fixed size, drawn without replacement")
 
     def most_l2(sensitivity: Sensitivity) -> float:
-        return 0.0 if sensitivity.length is None else message_norm(clip, range, levels, sensitivity.length)
+        return 0.0 if sensitivity.length is None else message_norm(clip_norm, range, levels, sensitivity.length)
 
     return Mechanism(
         "binomial",

@@ -6,8 +6,8 @@ import math
 
 from torch import Tensor
 
+from cloister.core import Mechanism, State
 from cloister.errors import expect_count
-from cloister.joints import Mechanism, State
 from cloister.mechanisms.gaussian import TRUST, gaussian_share
 
 

@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from cloister.core import Mechanism, Sensitivity
 from cloister.errors import CloisterError, expect_one_of
-from cloister.joints import Mechanism, Sensitivity
 from cloister.privacy.unit import ProtectedUnit
-from cloister.streams import Streams
+from cloister.random.streams import Streams
 
 
 def gaussian(noise_multiplier: float | None = None, place: Literal["central", "distributed"] = "central") -> Mechanism:

@@ -9,8 +9,8 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 
+from cloister.core import Method
 from cloister.errors import nearest
-from cloister.joints import Method
 from cloister.methods.registry import REGISTRY, MethodInfo, register
 
 for _module in pkgutil.iter_modules(__path__):

@@ -11,8 +11,8 @@ are three (`threshold`):
     quantile     a quantile of the norms is followed instead (Andrew et al. 2021)
 
 All of them ask the data for something, and all are priced; the paper leaves it out. The noise multiplier falls by
-`decay` when the loss of the global model on PUBLIC samples has fallen three times in a row. Noise that is chosen on the
-way needs a Renyi filter, whose order is fixed when the run begins.
+`noise_decay` when the loss of the global model on PUBLIC samples has fallen three times in a row. Noise that is chosen
+on the way needs a Renyi filter, whose order is fixed when the run begins.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Literal, get_args
 
-from cloister import local, servers, transforms
+from cloister import client, transforms
+from cloister.client.thresholds import Threshold
+from cloister.client.training import BatchSize, LearningRate
+from cloister.core import BindContext, LocalRule, Method, State
 from cloister.errors import CloisterError, expect_one_of, expect_positive, expect_share
-from cloister.joints import BindContext, LocalRule, Method, State
-from cloister.local.thresholds import Threshold
-from cloister.local.training import BatchSize, LearningRate
 from cloister.mechanisms.gaussian import in_steps
 from cloister.methods.arguments import BatchSampling, ClipLearningRate, NoiseMultiplier, Quantile, QueryNoise, Server
 from cloister.methods.published import Mode, as_published, claim
 from cloister.methods.registry import EVERY_UPDATE, NOBODY, OWN_STEPS, register
+from cloister.server import optimizers
 
 Follows = Literal["repaired", "as_written", "quantile"]
 
@@ -41,7 +42,7 @@ Follows = Literal["repaired", "as_written", "quantile"]
     unit="sample",
 )
 def adap_dp_fl(
-    clip: Annotated[float | None, "threshold to start from (by default computed on samples made of noise)"] = None,
+    clip_norm: Annotated[float | None, "threshold to start from (by default computed on samples made of noise)"] = None,
     threshold: Annotated[Follows | None, "how the clipping threshold follows: repaired, as_written or quantile"] = None,
     norm_bound: Annotated[float, "the most that a gradient's norm counts for in the threshold's query; public"] = 10.0,
     alpha_clip: Annotated[float, "the threshold as a multiple of the mean norm"] = 1.0,
@@ -49,68 +50,70 @@ def adap_dp_fl(
     quantile: Quantile = 0.5,
     clip_lr: ClipLearningRate = 0.2,
     query_noise: QueryNoise = 5.0,
-    decay: Annotated[
+    noise_decay: Annotated[
         float, "factor on the noise multiplier when the public loss has fallen three times; 1 keeps it"
     ] = 0.9999,
     lr: LearningRate = 0.002,
-    batch: BatchSize = 78,
-    steps: Annotated[int, "local steps in a round"] = 1,
-    lots: BatchSampling = "poisson",
+    batch_size: BatchSize = 78,
+    local_steps: Annotated[int, "local steps in a round"] = 1,
+    batch_sampling: BatchSampling = "poisson",
     noise_multiplier: NoiseMultiplier = None,
-    mode: Mode = "honest",
+    mode: Mode = "sound",
     server: Server = None,
 ) -> Method:
-    """Adaptive clipping on every client, adaptive noise for all. Needs public samples, unless decay = 1.
+    """Adaptive clipping on every client, adaptive noise for all. Needs public samples, unless noise_decay = 1.
 
-    `clip` is the threshold to start from; left out, it is the mean norm of gradients on samples made of noise.
+    `clip_norm` is the threshold to start from; left out, it is the mean norm of gradients on samples made of noise.
 
     Guarantee: every update of a client is differentially private for any one of its samples, over all rounds that it
     took part in. A client whose next step would exceed its budget drops out before it computes it.
     """
     kind = threshold or ("as_written" if as_published(mode) else "repaired")
     expect_one_of("threshold", kind, get_args(Follows))
-    expect_share("decay", decay, "1 keeps the noise as it is", one=True)
+    expect_share("noise_decay", noise_decay, "1 keeps the noise as it is", one=True)
     expect_positive("floor", floor, "a threshold of zero would clip everything away")
     expect_positive("norm_bound", norm_bound, "the most that a gradient's norm counts for")
 
     def follows(start: float) -> Threshold:
         if kind == "repaired":
-            return local.repaired(start, norm_bound, alpha_clip, floor, query_noise)
+            return client.repaired(start, norm_bound, alpha_clip, floor, query_noise)
         if kind == "as_written":
-            return local.as_written(start, alpha_clip, floor)
-        return local.quantile(start, quantile, clip_lr, query_noise, floor, norm_bound)
+            return client.as_written(start, alpha_clip, floor)
+        return client.quantile(start, quantile, clip_lr, query_noise, floor, norm_bound)
 
     def bind(method: Method, context: BindContext) -> Method:
-        if decay < 1 and context.public is None:
+        if noise_decay < 1 and context.public_samples is None:
             raise CloisterError(
                 f"Expected public samples on which the loss is watched, found none: a loss on the clients' own samples "
-                f"would be a query that nobody pays for, so set some aside (public = 1000), or keep the noise "
-                f"(decay = 1, now {decay:g})."
+                f"would be a query that nobody pays for, so set some aside (public_samples = 1000), or keep the noise "
+                f"(noise_decay = 1, now {noise_decay:g})."
             )
-        if clip is None and context.norms is None:
+        if clip_norm is None and context.norms is None:
             raise CloisterError("Expected a clip to start from, found none: give clip.")
-        if clip is not None or context.norms is None:
+        if clip_norm is not None or context.norms is None:
             return method
         found = float(context.norms().mean())
         return replace(method, local=rule(min(max(found, floor), norm_bound)))
 
     def rule(start: float) -> LocalRule:
-        return local.dp_sgd(follows(start), local.adam(lr), batch, steps, lots=lots, memory="kept")
+        return client.dp_sgd(
+            follows(start), client.adam(lr), batch_size, local_steps, batch_sampling=batch_sampling, memory="kept"
+        )
 
-    inner = server or servers.sgd()
+    inner = server or optimizers.sgd()
     return Method(
         name="adap_dp_fl",
-        local=rule(min(max(1.0, floor), norm_bound) if clip is None else clip),
+        local=rule(min(max(1.0, floor), norm_bound) if clip_norm is None else clip_norm),
         transform=transforms.identity(),
         mechanism=in_steps(noise_multiplier),
-        server=inner if decay == 1 else servers.watching(inner, decay),
+        server=inner if noise_decay == 1 else optimizers.decay_on_loss(inner, noise_decay),
         released=EVERY_UPDATE,
         bind=bind,
         claims=claim(mode, "adap_dp_fl"),
-        notes=() if decay == 1 else ("the public samples: they are protected by nothing, and count as public",),
-        noise_schedule=None if decay == 1 else _tempered,
+        notes=() if noise_decay == 1 else ("the public samples: they are protected by nothing, and count as public",),
+        noise_schedule=None if noise_decay == 1 else _noise_scale,
     )
 
 
-def _tempered(state: State) -> float:
+def _noise_scale(state: State) -> float:
     return float(state["noise"]) if "noise" in state else 1.0

@@ -13,19 +13,20 @@ import math
 from dataclasses import replace
 from typing import Annotated
 
-from cloister import local, mechanisms, servers, transforms
+from cloister import client, mechanisms, transforms
+from cloister.client import LocalSGD
+from cloister.core import BindContext, Method
+from cloister.core.arguments import flat_arguments
 from cloister.errors import expect, expect_positive
-from cloister.joints import BindContext, Method
-from cloister.joints.arguments import flat_arguments
-from cloister.local import LocalSGD
 from cloister.methods.arguments import ClipLearningRate, NoiseMultiplier, NoisePlace, Quantile, Server
 from cloister.methods.registry import register
+from cloister.server import optimizers
 
 
 @register("Andrew et al., NeurIPS 2021", "noisy sum and count of each round")
 @flat_arguments
 def adaptive_clipping(
-    clip: Annotated[float, "L2 norm to which a client's whole update is clipped at the start"] = 0.1,
+    clip_norm: Annotated[float, "L2 norm to which a client's whole update is clipped at the start"] = 0.1,
     quantile: Quantile = 0.5,
     clip_lr: ClipLearningRate = 0.2,
     count_noise: Annotated[
@@ -37,7 +38,9 @@ def adaptive_clipping(
     noise: NoisePlace = "central",
     server: Server = None,
 ) -> Method:
-    """DP-FedAvg with a clip that starts from `clip` and follows a quantile of norms. Guarantee: that of DP-FedAvg."""
+    """DP-FedAvg with a clip that starts from `clip_norm` and follows a quantile of norms.
+    Guarantee: that of DP-FedAvg.
+    """
 
     if count_noise is not None:
         expect_positive("count_noise", count_noise, "it is a multiple of the noise multiplier")
@@ -48,14 +51,14 @@ def adaptive_clipping(
         on_count = max(context.expected / 20, 2 * z) if count_noise is None else count_noise * z
         # s_b = z sqrt(1 + weight^2/4) / weight, solved for the weight; without noise any weight serves
         weight = z / math.sqrt(on_count**2 - z**2 / 4) if z else 1.0
-        return replace(method, transform=transforms.adaptive_clip(clip, quantile, clip_lr, weight))
+        return replace(method, transform=transforms.adaptive_clip(clip_norm, quantile, clip_lr, weight))
 
     return Method(
         name="adaptive_clipping",
-        local=local.sgd(training=training),
-        transform=transforms.adaptive_clip(clip, quantile, clip_lr, 1.0),
+        local=client.sgd(training=training),
+        transform=transforms.adaptive_clip(clip_norm, quantile, clip_lr, 1.0),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
-        server=server or servers.sgd(),
+        server=server or optimizers.sgd(),
         released="the noisy sum of the clipped updates and the noisy count of those within the clip, in every round",
         bind=bind,
     )

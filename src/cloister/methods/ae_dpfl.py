@@ -16,13 +16,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from cloister import local, mechanisms, servers, transforms
+from cloister import client, mechanisms, transforms
+from cloister.client import LocalSGD
+from cloister.core import BindContext, Method
+from cloister.core.arguments import flat_arguments
 from cloister.errors import CloisterError, expect_count
-from cloister.joints import BindContext, Method
-from cloister.joints.arguments import flat_arguments
-from cloister.local import LocalSGD
 from cloister.methods.arguments import NoiseMultiplier, NoisePlace
 from cloister.methods.registry import register
+from cloister.server import optimizers
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def ae_dpfl(
     training: _Training,
     student_lr: Annotated[float, "learning rate of the student"] = 0.1,
     student_epochs: Annotated[int, "the student's passes over the public samples"] = 20,
-    student_batch: Annotated[int, "public samples in the student's mini-batch"] = 32,
+    student_batch_size: Annotated[int, "public samples in the student's mini-batch"] = 32,
     student_momentum: Annotated[float, "momentum of the student"] = 0.5,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
@@ -52,20 +53,20 @@ def ae_dpfl(
         expect_count("queries", queries, "the number of public samples that are voted on")
 
     def bind(method: Method, context: BindContext) -> Method:
-        if context.public is None or (queries or 1) > len(context.public[1]):
-            found = "none" if context.public is None else f"{len(context.public[1])} samples"
+        if context.public_samples is None or (queries or 1) > len(context.public_samples[1]):
+            found = "none" if context.public_samples is None else f"{len(context.public_samples[1])} samples"
             raise CloisterError(
                 f"Expected public samples to vote on ({queries or 'some'}), found {found}: set some aside from the "
-                "training data, such as public = 500."
+                "training data, such as public_samples = 500."
             )
-        return replace(method, transform=transforms.votes(queries or len(context.public[1])))
+        return replace(method, transform=transforms.votes(queries or len(context.public_samples[1])))
 
     return Method(
         name="ae_dpfl",
-        local=local.sgd(training=training),
+        local=client.sgd(training=training),
         transform=transforms.votes(queries or 1),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
-        server=servers.student(student_lr, student_epochs, student_batch, student_momentum),
+        server=optimizers.student(student_lr, student_epochs, student_batch_size, student_momentum),
         released="the noisy votes of the clients on public samples, and so every model trained on them",
         bind=bind,
         trust="the server, which sees every vote and adds the noise" if noise == "central" else None,

@@ -1,11 +1,11 @@
-"""Arguments that several methods share, each with its help. Those of local SGD are in `local/training.py`."""
+"""Arguments that several methods share, each with its help. Those of local SGD are in `client/training.py`."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from cloister import joints, sparsity
-from cloister.joints import ServerOptimizer
+from cloister import core
+from cloister.core import ServerOptimizer, sparsity
 
 ClipNorm = Annotated[float, "L2 norm to which a client's whole update is clipped"]
 SampleClipNorm = Annotated[float, "L2 norm to which a sample's gradient is clipped"]
@@ -23,7 +23,7 @@ Ties = Annotated[sparsity.Ties, "coordinates that tie at the border: keep all of
 Quantile = Annotated[float, "share of what is clipped that shall be within the clip"]
 ClipLearningRate = Annotated[float, "how fast the clip follows"]
 QueryNoise = Annotated[float, "noise of the query behind a threshold, in multiples of the gradient's"]
-BatchSampling = Annotated[joints.BatchSampling, "how a step's samples are drawn: poisson, or a fixed number of them"]
+BatchSampling = Annotated[core.BatchSampling, "how a step's samples are drawn: poisson, or a fixed number of them"]
 BatchSamplingOfMode = Annotated[
-    joints.BatchSampling | None, "how a step's samples are drawn: poisson, or fixed, as was published"
+    core.BatchSampling | None, "how a step's samples are drawn: poisson, or fixed, as was published"
 ]

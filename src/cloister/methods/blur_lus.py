@@ -14,41 +14,42 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cloister import gradients, local, mechanisms, servers, transforms
+from cloister import client, mechanisms, transforms
+from cloister.client import LocalSGD, gradients
+from cloister.core import LocalRule, Method
+from cloister.core.arguments import flat_arguments
 from cloister.errors import expect_share
-from cloister.joints import LocalRule, Method
-from cloister.joints.arguments import flat_arguments
-from cloister.local import LocalSGD
 from cloister.methods.arguments import ClipNorm, NoiseMultiplier, NoisePlace, Server, Ties
 from cloister.methods.published import ONLY_THE_CLAIM, Mode, claim
 from cloister.methods.registry import NOISY_SUM, register
+from cloister.server import optimizers
 
 BlurStrength = Annotated[float, "strength of BLUR's pull back to the clipping radius"]
 Sparsity = Annotated[float, "fraction of every layer that LUS drops"]
-Importance = Annotated[local.Importance, "LUS: the gradient over all of a client's data, or over its last batch"]
+Importance = Annotated[client.Importance, "LUS: the gradient over all of a client's data, or over its last batch"]
 
 
 @register("Cheng et al., CVPR 2022", NOISY_SUM, published=ONLY_THE_CLAIM)
 @flat_arguments
 def blur(
-    clip: ClipNorm,
-    blur: BlurStrength = 0.4,
+    clip_norm: ClipNorm,
+    blur_lambda: BlurStrength = 0.4,
     *,
     training: LocalSGD,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
-    mode: Mode = "honest",
+    mode: Mode = "sound",
     server: Server = None,
 ) -> Method:
-    """DP-FedAvg with Bounded Local Update Regularization of strength `blur`. Guarantee: that of DP-FedAvg."""
-    rule = local.sgd(training=training, gradient=gradients.blur(blur, clip))
-    return _private("blur", rule, clip, noise_multiplier, noise, mode, server)
+    """DP-FedAvg with Bounded Local Update Regularization of strength `blur_lambda`. Guarantee: that of DP-FedAvg."""
+    rule = client.sgd(training=training, gradient=gradients.blur(blur_lambda, clip_norm))
+    return _private("blur", rule, clip_norm, noise_multiplier, noise, mode, server)
 
 
 @register("Cheng et al., CVPR 2022", NOISY_SUM, published=ONLY_THE_CLAIM)
 @flat_arguments
 def lus(
-    clip: ClipNorm,
+    clip_norm: ClipNorm,
     sparsity: Sparsity = 0.7,
     importance: Importance = "all",
     ties: Ties = "keep",
@@ -56,20 +57,20 @@ def lus(
     training: LocalSGD,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
-    mode: Mode = "honest",
+    mode: Mode = "sound",
     server: Server = None,
 ) -> Method:
     """DP-FedAvg with Local Update Sparsification: `sparsity` of every layer goes. Guarantee: that of DP-FedAvg."""
-    rule = local.sgd(training=training)
+    rule = client.sgd(training=training)
     rule = _sparse(rule, sparsity, importance, ties)
-    return _private("lus", rule, clip, noise_multiplier, noise, mode, server)
+    return _private("lus", rule, clip_norm, noise_multiplier, noise, mode, server)
 
 
 @register("Cheng et al., CVPR 2022", NOISY_SUM, published=ONLY_THE_CLAIM)
 @flat_arguments
 def blur_lus(
-    clip: ClipNorm,
-    blur: BlurStrength = 0.4,
+    clip_norm: ClipNorm,
+    blur_lambda: BlurStrength = 0.4,
     sparsity: Sparsity = 0.7,
     importance: Importance = "all",
     ties: Ties = "keep",
@@ -77,24 +78,24 @@ def blur_lus(
     training: LocalSGD,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
-    mode: Mode = "honest",
+    mode: Mode = "sound",
     server: Server = None,
 ) -> Method:
     """Both together, the paper's method. Guarantee: that of DP-FedAvg."""
-    rule = local.sgd(training=training, gradient=gradients.blur(blur, clip))
+    rule = client.sgd(training=training, gradient=gradients.blur(blur_lambda, clip_norm))
     rule = _sparse(rule, sparsity, importance, ties)
-    return _private("blur_lus", rule, clip, noise_multiplier, noise, mode, server)
+    return _private("blur_lus", rule, clip_norm, noise_multiplier, noise, mode, server)
 
 
-def _sparse(rule: LocalRule, sparsity: float, importance: local.Importance, ties: Ties) -> LocalRule:
+def _sparse(rule: LocalRule, sparsity: float, importance: client.Importance, ties: Ties) -> LocalRule:
     expect_share("sparsity", sparsity, "0.7 is the paper's, and something must be kept", zero=True)
-    return local.keep_important(rule, 1 - sparsity, importance, ties)
+    return client.keep_important(rule, 1 - sparsity, importance, ties)
 
 
 def _private(
     name: str,
     rule: LocalRule,
-    clip: ClipNorm,
+    clip_norm: ClipNorm,
     noise_multiplier: NoiseMultiplier,
     noise: NoisePlace,
     mode: Mode,
@@ -103,8 +104,8 @@ def _private(
     return Method(
         name=name,
         local=rule,
-        transform=transforms.clip_l2(clip),
+        transform=transforms.clip_l2(clip_norm),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
-        server=server or servers.sgd(),
+        server=server or optimizers.sgd(),
         claims=claim(mode),
     )

@@ -1,7 +1,7 @@
 """cpSGD: gradients on a few levels under the noise of tossed coins, so that few bits are sent.
 
 Agarwal, Suresh, Yu, Kumar & McMahan, "cpSGD: communication-efficient and differentially-private distributed SGD",
-NeurIPS 2018; here as Fed-SPA's authors compare with it: a secret lot, one gradient, clipped, in every round.
+NeurIPS 2018; here as Fed-SPA's authors compare with it: a secret batch, one gradient, clipped, in every round.
 
     rotate (optional) -> cut off at +-X -> round at random to k levels -> add Bin(m, 1/2) - m/2
 
@@ -17,17 +17,18 @@ import math
 from dataclasses import replace
 from typing import Annotated
 
-from cloister import local, mechanisms, servers, transforms
+from cloister import client, mechanisms, transforms
+from cloister.client.training import BatchSize, LearningRate
+from cloister.core import BindContext, Method
 from cloister.errors import LEAST, expect, expect_count, expect_delta, expect_positive, expect_type
-from cloister.joints import BindContext, Method
-from cloister.local.training import BatchSize, LearningRate
 from cloister.mechanisms.binomial import Trust
 from cloister.methods.arguments import NoiseMultiplier
 from cloister.methods.published import Mode, as_published, claim
 from cloister.methods.registry import register
 from cloister.privacy.binomial import trials_for
 from cloister.privacy.unit import ProtectedUnit
-from cloister.walsh import padded
+from cloister.server import optimizers
+from cloister.transforms.hadamard import padded
 
 
 @register(
@@ -38,7 +39,7 @@ from cloister.walsh import padded
     unit="sample",
 )
 def cpsgd(
-    clip: Annotated[float, "L2 norm to which a client's gradient is clipped"] = 1.0,
+    clip_norm: Annotated[float, "L2 norm to which a client's gradient is clipped"] = 1.0,
     levels: Annotated[int, "to how many values a number is rounded; odd"] = 17,
     rotate: Annotated[bool, "true: spread every gradient over its coordinates first"] = True,
     value_range: Annotated[
@@ -46,12 +47,12 @@ def cpsgd(
     ] = None,
     trust: Annotated[Trust | None, "message (each is private by itself) or sum (secure aggregation)"] = None,
     lr: LearningRate = 0.1,
-    batch: BatchSize = 10,
+    batch_size: BatchSize = 10,
     step_delta: Annotated[float, "chance that the proof sets aside in every step"] = 1e-8,
     noise_multiplier: NoiseMultiplier = None,
-    mode: Mode = "honest",
+    mode: Mode = "sound",
 ) -> Method:
-    """One quantised, noisy gradient of every client in a round; the server steps along their mean.
+    """One quantized, noisy gradient of every client in a round; the server steps along their mean.
 
     `value_range` is X: by default the clip, or with rotation what a rotated gradient hardly ever exceeds.
     `noise_multiplier` is that of the Gaussian which the coins resemble (of those that are priced), and says how many
@@ -60,7 +61,7 @@ def cpsgd(
     Guarantee: a client's messages (trust = "message"), or the sums of all clients' (trust = "sum"), are differentially
     private for any one sample, over all rounds, at the epsilon that the run's certificate states.
     """
-    expect_positive("clip", clip, "the norm to which a client's gradient is clipped")
+    expect_positive("clip_norm", clip_norm, "the norm to which a client's gradient is clipped")
     expect_count("levels", levels, "17 is usual; an odd number", least=3, most=2**20)
     expect_delta(step_delta)
     expect(step_delta >= LEAST, f"step_delta >= {LEAST:g}", step_delta, "1e-8 is usual")
@@ -71,25 +72,25 @@ def cpsgd(
 
     def bind(method: Method, context: BindContext) -> Method:
         size = padded(context.layout.size) if rotate else context.layout.size
-        usual = clip * min(1.0, math.sqrt(2 * math.log(100 * size) / size)) if rotate else clip
+        usual = clip_norm * min(1.0, math.sqrt(2 * math.log(100 * size) / size)) if rotate else clip_norm
         cut_off = value_range or usual
         shares = max(1, math.ceil(context.expected)) if trusting == "sum" else 1
         noise = method.mechanism.noise_multiplier
         assert noise is not None
-        trials = trials_for(noise, clip, cut_off, levels, shares)
-        coded = transforms.on_levels(cut_off, levels, rotate, trials, shares)
+        trials = trials_for(noise, clip_norm, cut_off, levels, shares)
+        coded = transforms.quantize_to_levels(cut_off, levels, rotate, trials, shares)
         return replace(
             method,
-            transform=transforms.chain(transforms.clip_l2(clip), coded),
-            mechanism=mechanisms.binomial(trials, levels, clip, cut_off, step_delta, trusting, shares),
+            transform=transforms.chain(transforms.clip_l2(clip_norm), coded),
+            mechanism=mechanisms.binomial(trials, levels, clip_norm, cut_off, step_delta, trusting, shares),
         )
 
     return Method(
         name="cpsgd",
-        local=local.one_gradient(batch),
-        transform=transforms.clip_l2(clip),
+        local=client.one_gradient(batch_size),
+        transform=transforms.clip_l2(clip_norm),
         mechanism=replace(mechanisms.gaussian(noise_multiplier, "distributed"), unit=ProtectedUnit.SAMPLE),
-        server=servers.sgd(lr),
+        server=optimizers.sgd(lr),
         released=_RELEASED[trusting],
         bind=bind,
         claims=claim(mode, "cpsgd"),

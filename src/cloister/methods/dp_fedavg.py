@@ -7,24 +7,25 @@ McMahan, Ramage, Talwar & Zhang, "Learning differentially private recurrent lang
 
 from __future__ import annotations
 
-from cloister import local, mechanisms, servers
-from cloister.joints import Method
-from cloister.joints.arguments import flat_arguments
-from cloister.local import LocalSGD
+from cloister import client, mechanisms
+from cloister.client import LocalSGD
+from cloister.core import Method
+from cloister.core.arguments import flat_arguments
 from cloister.methods.arguments import ClipNorm, NoiseMultiplier, NoisePlace, Server
 from cloister.methods.published import EACH_TENSOR, Mode, claim, clipping
 from cloister.methods.registry import NOISY_SUM, register
+from cloister.server import optimizers
 
 
 @register("McMahan et al., ICLR 2018", NOISY_SUM, published=EACH_TENSOR)
 @flat_arguments
 def dp_fedavg(
-    clip: ClipNorm,
+    clip_norm: ClipNorm,
     *,
     training: LocalSGD,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
-    mode: Mode = "honest",
+    mode: Mode = "sound",
     server: Server = None,
 ) -> Method:
     """FedAvg whose updates are clipped as a whole and whose sum is released with Gaussian noise.
@@ -34,9 +35,9 @@ def dp_fedavg(
     """
     return Method(
         name="dp_fedavg",
-        local=local.sgd(training=training),
-        transform=clipping(clip, mode),
+        local=client.sgd(training=training),
+        transform=clipping(clip_norm, mode),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
-        server=server or servers.sgd(),
+        server=server or optimizers.sgd(),
         claims=claim(mode),
     )

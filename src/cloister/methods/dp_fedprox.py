@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cloister import gradients, local, mechanisms, servers, transforms
-from cloister.joints import Method
-from cloister.joints.arguments import flat_arguments
-from cloister.local import LocalSGD
+from cloister import client, mechanisms, transforms
+from cloister.client import LocalSGD, gradients
+from cloister.core import Method
+from cloister.core.arguments import flat_arguments
 from cloister.methods.arguments import ClipNorm, NoiseMultiplier, NoisePlace, Server
 from cloister.methods.registry import NOISY_SUM, register
+from cloister.server import optimizers
 
 
 @register("Li et al., MLSys 2020", NOISY_SUM)
 @flat_arguments
 def dp_fedprox(
-    clip: ClipNorm,
+    clip_norm: ClipNorm,
     proximal: Annotated[float, "strength with which clients are held near the round's model"] = 0.1,
     *,
     training: LocalSGD,
@@ -30,8 +31,8 @@ def dp_fedprox(
     """DP-FedAvg whose local loss grows with the distance from the round's model. Guarantee: that of DP-FedAvg."""
     return Method(
         name="dp_fedprox",
-        local=local.sgd(training=training, gradient=gradients.proximal(proximal)),
-        transform=transforms.clip_l2(clip),
+        local=client.sgd(training=training, gradient=gradients.proximal(proximal)),
+        transform=transforms.clip_l2(clip_norm),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
-        server=server or servers.sgd(),
+        server=server or optimizers.sgd(),
     )

@@ -18,14 +18,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from cloister import gradients, local, mechanisms, servers, transforms
+from cloister import client, mechanisms, transforms
+from cloister.client import gradients
+from cloister.client.training import BatchSize, LearningRateDecay, LocalSGD, Momentum, WeightDecay
+from cloister.core import LocalRule, Method
+from cloister.core.arguments import flat_arguments
 from cloister.errors import expect_one_of
-from cloister.joints import LocalRule, Method
-from cloister.joints.arguments import flat_arguments
-from cloister.local.training import BatchSize, LearningRateDecay, LocalSGD, Momentum, WeightDecay
 from cloister.methods.arguments import ClipNorm, Keep, NoiseMultiplier, NoisePlace, Server, Ties
 from cloister.methods.published import EACH_TENSOR, Mode, claim, clipping
 from cloister.methods.registry import NOISY_SUM, register
+from cloister.server import optimizers
 
 Rho = Annotated[float, "how far SAM looks for the worst place nearby"]
 Sam = Annotated[Literal["plain", "adaptive"], "plain or adaptive sharpness-aware steps"]
@@ -35,7 +37,7 @@ Sam = Annotated[Literal["plain", "adaptive"], "plain or adaptive sharpness-aware
 class _Training(LocalSGD):
     """As the authors ran it."""
 
-    batch: BatchSize = 32
+    batch_size: BatchSize = 32
     momentum: Momentum = 0.5
     weight_decay: WeightDecay = 5e-4
     lr_decay: LearningRateDecay = 0.998
@@ -44,23 +46,23 @@ class _Training(LocalSGD):
 @register("Shi et al., CVPR 2023", NOISY_SUM, published=EACH_TENSOR)
 @flat_arguments
 def dp_fedsam(
-    clip: ClipNorm = 0.2,
+    clip_norm: ClipNorm = 0.2,
     rho: Rho = 0.5,
     sam: Sam = "adaptive",
     *,
     training: _Training,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
-    mode: Mode = "honest",
+    mode: Mode = "sound",
     server: Server = None,
 ) -> Method:
     """DP-FedAvg with sharpness-aware local steps. Guarantee: that of DP-FedAvg."""
     return Method(
         name="dp_fedsam",
         local=_rule(rho, sam, training),
-        transform=clipping(clip, mode),
+        transform=clipping(clip_norm, mode),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
-        server=server or servers.sgd(),
+        server=server or optimizers.sgd(),
         claims=claim(mode),
     )
 
@@ -68,10 +70,10 @@ def dp_fedsam(
 @register("Shi et al., CVPR 2023", f"{NOISY_SUM} (variant C: messages)", published=EACH_TENSOR)
 @flat_arguments
 def dp_fedsam_top_k(
-    clip: ClipNorm = 0.2,
+    clip_norm: ClipNorm = 0.2,
     rho: Rho = 0.5,
     sam: Sam = "adaptive",
-    keep: Keep = 0.4,
+    keep_fraction: Keep = 0.4,
     variant: Annotated[
         Literal["A", "B", "C"],
         "where top-k happens: A before the clip, B on the noisy sum, C after each client's noise (no proof)",
@@ -81,17 +83,17 @@ def dp_fedsam_top_k(
     training: _Training,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
-    mode: Mode = "honest",
+    mode: Mode = "sound",
     server: Server = None,
 ) -> Method:
     """DP-FedSAM that keeps the largest coordinates of every layer. Guarantee: that of DP-FedAvg (variants A and B)."""
     expect_one_of("variant", variant, ("A", "B", "C"), "A is the default")
     rule = _rule(rho, sam, training)
-    clipped = clipping(clip, mode)
+    clipped = clipping(clip_norm, mode)
     place = {
-        "A": (local.keep_largest(rule, keep, ties), clipped),
-        "B": (rule, transforms.chain(clipped, transforms.top_k_of_sum(keep, ties))),
-        "C": (rule, transforms.chain(clipped, transforms.top_k_after_noise(keep, ties))),
+        "A": (client.keep_largest(rule, keep_fraction, ties), clipped),
+        "B": (rule, transforms.chain(clipped, transforms.top_k_of_sum(keep_fraction, ties))),
+        "C": (rule, transforms.chain(clipped, transforms.top_k_after_noise(keep_fraction, ties))),
     }
     as_printed = variant == "C"
     return Method(
@@ -99,7 +101,7 @@ def dp_fedsam_top_k(
         local=place[variant][0],
         transform=place[variant][1],
         mechanism=mechanisms.gaussian(noise_multiplier, "distributed" if as_printed else noise),
-        server=server or servers.sgd(),
+        server=server or optimizers.sgd(),
         claims=claim(mode),
         local_only=as_printed,
         released="every client's noisy, sparsified update, by itself" if as_printed else Method.released,
@@ -118,4 +120,4 @@ _NO_PROOF = (
 
 def _rule(rho: float, sam: str, training: LocalSGD) -> LocalRule:
     expect_one_of("sam", sam, ("plain", "adaptive"), "the authors ran the adaptive form")
-    return local.sgd(training=training, gradient=gradients.sam(rho, sam == "adaptive"))
+    return client.sgd(training=training, gradient=gradients.sam(rho, sam == "adaptive"))

@@ -13,20 +13,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from cloister import local, mechanisms, servers, transforms
+from cloister import client, mechanisms, transforms
+from cloister.client import LocalSGD
+from cloister.core import BindContext, Method
+from cloister.core.arguments import flat_arguments
 from cloister.errors import expect, expect_count, expect_one_of
-from cloister.joints import BindContext, Method
-from cloister.joints.arguments import flat_arguments
-from cloister.local import LocalSGD
 from cloister.methods.arguments import ClipNorm, NoiseMultiplier, Server
 from cloister.methods.registry import register
+from cloister.server import optimizers
 
 
 @register("Kairouz et al., ICML 2021", "all noisy sums, without sampling", "server", cohort="cyclic")
 @flat_arguments
 def dp_ftrl(
-    clip: ClipNorm,
-    factorisation: Annotated[Literal["banded", "tree"], "how noise is correlated: banded or tree"] = "banded",
+    clip_norm: ClipNorm,
+    factorization: Annotated[Literal["banded", "tree"], "how noise is correlated: banded or tree"] = "banded",
     band: Annotated[int | None, "over how many rounds noise cancels (by default 16, or a cycle)"] = None,
     *,
     training: LocalSGD,
@@ -38,9 +39,9 @@ def dp_ftrl(
     Guarantee: the noisy sums of all rounds together are differentially private for a client and all its data, at the
     epsilon that the run's certificate states, without amplification by sampling.
     """
-    expect_one_of("factorisation", factorisation, ("banded", "tree"))
+    expect_one_of("factorization", factorization, ("banded", "tree"))
     if band is not None:
-        expect(factorisation == "banded", "a band for factorisation = banded", factorisation, "leave band out")
+        expect(factorization == "banded", "a band for factorization = banded", factorization, "leave band out")
         expect_count("band", band, "over how many rounds noise cancels")
 
     def bind(method: Method, context: BindContext) -> Method:
@@ -51,14 +52,14 @@ def dp_ftrl(
             "cohorts in which a client may come in every round",
             "use cohort = cyclic with a size below the number of clients",
         )
-        made = mechanisms.tree(z, cycle) if factorisation == "tree" else mechanisms.banded(z, min(band or 16, cycle))
+        made = mechanisms.tree(z, cycle) if factorization == "tree" else mechanisms.banded(z, min(band or 16, cycle))
         return replace(method, mechanism=made)
 
     return Method(
         name="dp_ftrl",
-        local=local.sgd(training=training),
-        transform=transforms.clip_l2(clip),
+        local=client.sgd(training=training),
+        transform=transforms.clip_l2(clip_norm),
         mechanism=mechanisms.gaussian(noise_multiplier),
-        server=server or servers.sgd(),
+        server=server or optimizers.sgd(),
         bind=bind,
     )

@@ -12,35 +12,36 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cloister import local, mechanisms, servers, transforms
+from cloister import client, mechanisms, transforms
+from cloister.client import LocalSGD
+from cloister.core import BindContext, Method
+from cloister.core.arguments import flat_arguments
 from cloister.errors import CloisterError
-from cloister.joints import BindContext, Method
-from cloister.joints.arguments import flat_arguments
-from cloister.local import LocalSGD
 from cloister.methods.arguments import ClipNorm, Keep, NoiseMultiplier, NoisePlace, Server
 from cloister.methods.published import ONLY_THE_CLAIM, Mode, claim
 from cloister.methods.registry import NOISY_SUM, register
+from cloister.server import optimizers
 
 
 @register("Hu, Gong & Guo, IEEE TMC 2023", NOISY_SUM, published=ONLY_THE_CLAIM)
 @flat_arguments
 def fed_smp_rand_k(
-    clip: ClipNorm,
-    keep: Keep = 0.4,
+    clip_norm: ClipNorm,
+    keep_fraction: Keep = 0.4,
     *,
     training: LocalSGD,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
-    mode: Mode = "honest",
+    mode: Mode = "sound",
     server: Server = None,
 ) -> Method:
     """Random masks, one a round. Guarantee: that of DP-FedAvg."""
     return Method(
         name="fed_smp_rand_k",
-        local=local.sgd(training=training),
-        transform=transforms.chain(transforms.random_mask(keep), transforms.clip_l2(clip)),
+        local=client.sgd(training=training),
+        transform=transforms.chain(transforms.random_mask(keep_fraction), transforms.clip_l2(clip_norm)),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
-        server=server or servers.sgd(),
+        server=server or optimizers.sgd(),
         claims=claim(mode),
     )
 
@@ -48,26 +49,26 @@ def fed_smp_rand_k(
 @register("Hu, Gong & Guo, IEEE TMC 2023", NOISY_SUM, published=ONLY_THE_CLAIM)
 @flat_arguments
 def fed_smp_top_k(
-    clip: ClipNorm,
-    keep: Keep = 0.4,
+    clip_norm: ClipNorm,
+    keep_fraction: Keep = 0.4,
     public_lr: Annotated[float, "the server's learning rate on public data"] = 0.1,
     public_steps: Annotated[int, "the server's steps on public data"] = 3,
-    public_batch: Annotated[int, "public samples in a mini-batch"] = 64,
+    public_batch_size: Annotated[int, "public samples in a mini-batch"] = 64,
     *,
     training: LocalSGD,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
-    mode: Mode = "honest",
+    mode: Mode = "sound",
     server: Server = None,
 ) -> Method:
     """Masks from public data, one a round. Guarantee: that of DP-FedAvg. Refused without public data."""
-    mask = transforms.public_mask(keep, public_lr, public_steps, public_batch)
+    mask = transforms.public_mask(keep_fraction, public_lr, public_steps, public_batch_size)
     return Method(
         name="fed_smp_top_k",
-        local=local.sgd(training=training),
-        transform=transforms.chain(mask, transforms.clip_l2(clip)),
+        local=client.sgd(training=training),
+        transform=transforms.chain(mask, transforms.clip_l2(clip_norm)),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
-        server=server or servers.sgd(),
+        server=server or optimizers.sgd(),
         bind=_with_public_data,
         claims=claim(mode),
         notes=("the public data: they are protected by nothing, and count as public",),
@@ -75,10 +76,10 @@ def fed_smp_top_k(
 
 
 def _with_public_data(method: Method, context: BindContext) -> Method:
-    if context.public is None:
+    if context.public_samples is None:
         raise CloisterError(
-            "Expected public data for the mask of fed_smp_top_k, found none: a mask from private updates would have to "
-            "be paid for, so set some aside (public = 1000), or use dp_fedsam_top_k with variant A, whose noise covers "
-            "all coordinates."
+            "Expected public data for the mask of fed_smp_top_k, found none: a mask from private updates would have "
+            "to be paid for, so set some aside (public_samples = 1000), or use dp_fedsam_top_k with variant A, whose "
+            "noise covers all coordinates."
         )
     return method

@@ -2,7 +2,7 @@
 
 Hu, Gong & Guo, "Federated learning with sparsification-amplified privacy and adaptive optimization", IJCAI 2021.
 
-    g = (sum over the lot of clip(active part of a sample's gradient, sqrt(p) G) + noise on the active part) / (B p)
+    g = (sum over the batch of clip(active part of a sample's gradient, sqrt(p) G) + noise on the active part) / (B p)
 
 The active k = p d coordinates are drawn for each agent and round, from nobody's data, and stay for all of its steps; k
 numbers are sent. A sample's active part is clipped to sqrt(p) G as a whole (clipping = "norm"), or each of its
@@ -18,10 +18,11 @@ import math
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from cloister import local, servers, transforms
+from cloister import client, transforms
+from cloister.client.training import BatchSize, Epochs, LearningRate, LearningRateDecay, Steps, sgd_optimizer
+from cloister.core import BatchSampling, BindContext, LocalRule, Method
+from cloister.core.sparsity import expect_fraction, kept_of
 from cloister.errors import expect, expect_one_of, expect_positive
-from cloister.joints import BatchSampling, BindContext, LocalRule, Method
-from cloister.local.training import BatchSize, Epochs, LearningRate, LearningRateDecay, Steps, sgd_optimizer
 from cloister.mechanisms.gaussian import in_steps
 from cloister.methods.arguments import (
     BatchSamplingOfMode,
@@ -35,19 +36,21 @@ from cloister.methods.arguments import (
 )
 from cloister.methods.published import Mode, as_published, claim
 from cloister.methods.registry import EVERY_UPDATE, NOBODY, OWN_STEPS, register
-from cloister.sparsity import expect_fraction, kept_of
+from cloister.server import optimizers
 
-_PUBLISHED = "lots of fixed size, priced strictly, with the paper's Theorem 1 beside (and whether its conditions hold)"
+_PUBLISHED = (
+    "batches of fixed size, priced strictly, with the paper's Theorem 1 beside (and whether its conditions hold)"
+)
 
 
 @register("Hu, Gong & Guo, IJCAI 2021", OWN_STEPS, NOBODY, published=_PUBLISHED, unit="sample", server="adam")
 def fed_spa(
-    clip: Annotated[float, "G, the bound on a sample's whole gradient"] = 1.0,
-    keep: Keep = 0.4,
+    clip_norm: Annotated[float, "G, the bound on a sample's whole gradient"] = 1.0,
+    keep_fraction: Keep = 0.4,
     lr: LearningRate = 0.1,
-    batch: BatchSize = 10,
-    steps: Steps = None,
-    epochs: Epochs = None,
+    batch_size: BatchSize = 10,
+    local_steps: Steps = None,
+    local_epochs: Epochs = None,
     clipping: Annotated[
         Literal["norm", "coordinate"], "a sample's gradient is clipped by its norm, or coordinate by coordinate"
     ] = "norm",
@@ -59,33 +62,41 @@ def fed_spa(
     clip_lr: ClipLearningRate = 0.2,
     query_noise: QueryNoise = 5.0,
     lr_decay: LearningRateDecay = 1.0,
-    lots: BatchSamplingOfMode = None,
+    batch_sampling: BatchSamplingOfMode = None,
     noise_multiplier: NoiseMultiplier = None,
-    mode: Mode = "honest",
+    mode: Mode = "sound",
     server: Server = None,
 ) -> Method:
-    """A random part of the coordinates for each agent and round. `clip` is G, the bound on a whole gradient.
+    """A random part of the coordinates for each agent and round. `clip_norm` is G, the bound on a whole gradient.
 
     Guarantee: every update of an agent is differentially private for any one of its samples, over all rounds that it
     took part in, at the epsilon that the run's certificate states for it.
     """
-    lots = _lots(lots, mode)
-    expect_positive("clip", clip, "the bound on a sample's whole gradient")
-    expect_fraction("keep", keep)
+    batch_sampling = _batch_sampling(batch_sampling, mode)
+    expect_positive("clip_norm", clip_norm, "the bound on a sample's whole gradient")
+    expect_fraction("keep_fraction", keep_fraction)
     expect_one_of("clipping", clipping, ("norm", "coordinate"))
     expect_one_of("bound", bound, ("public", "quantile"))
 
     def rule(numbers: int) -> LocalRule:
         """For a model of so many numbers: the part of them that is active is a whole number."""
-        within = clip * math.sqrt(kept_of(numbers, keep) / numbers)
+        within = clip_norm * math.sqrt(kept_of(numbers, keep_fraction) / numbers)
         threshold = (
-            local.fixed(within)
+            client.fixed(within)
             if bound == "public"
-            else local.quantile(within, quantile, clip_lr, query_noise, within * 1e-3, within * 1e3)
+            else client.quantile(within, quantile, clip_lr, query_noise, within * 1e-3, within * 1e3)
         )
-        how = local.by_norm() if clipping == "norm" else local.by_coordinate(lambda d: clip / math.sqrt(d))
-        return local.dp_sgd(
-            threshold, sgd_optimizer(lr, lr_decay=lr_decay), batch, steps, epochs, lots, "reset", how, keep
+        how = client.by_norm() if clipping == "norm" else client.by_coordinate(lambda d: clip_norm / math.sqrt(d))
+        return client.dp_sgd(
+            threshold,
+            sgd_optimizer(lr, lr_decay=lr_decay),
+            batch_size,
+            local_steps,
+            local_epochs,
+            batch_sampling,
+            "reset",
+            how,
+            keep_fraction,
         )
 
     def bind(method: Method, context: BindContext) -> Method:
@@ -94,9 +105,9 @@ def fed_spa(
     return Method(
         name="fed_spa",
         local=rule(_ANY),
-        transform=transforms.active_part(keep),
+        transform=transforms.active_part(keep_fraction),
         mechanism=in_steps(noise_multiplier),
-        server=server or servers.adam(),
+        server=server or optimizers.adam(),
         released=EVERY_UPDATE,
         bind=bind,
         claims=claim(mode, "fed_spa"),
@@ -109,34 +120,44 @@ _ANY = 1000
 
 @register("Hu, Gong & Guo, IJCAI 2021", OWN_STEPS, NOBODY, published=_PUBLISHED, unit="sample")
 def dp_fed(
-    clip: SampleClipNorm = 1.0,
+    clip_norm: SampleClipNorm = 1.0,
     lr: LearningRate = 0.1,
-    batch: BatchSize = 10,
-    steps: Steps = None,
-    epochs: Epochs = None,
+    batch_size: BatchSize = 10,
+    local_steps: Steps = None,
+    local_epochs: Epochs = None,
     lr_decay: LearningRateDecay = 1.0,
-    lots: BatchSamplingOfMode = None,
+    batch_sampling: BatchSamplingOfMode = None,
     noise_multiplier: NoiseMultiplier = None,
-    mode: Mode = "honest",
+    mode: Mode = "sound",
     server: Server = None,
 ) -> Method:
     """Fed-SPA's yardstick: all coordinates, and a server that averages. Guarantee: that of Fed-SPA."""
-    rule = local.dp_sgd(
-        local.fixed(clip), sgd_optimizer(lr, lr_decay=lr_decay), batch, steps, epochs, _lots(lots, mode)
+    rule = client.dp_sgd(
+        client.fixed(clip_norm),
+        sgd_optimizer(lr, lr_decay=lr_decay),
+        batch_size,
+        local_steps,
+        local_epochs,
+        _batch_sampling(batch_sampling, mode),
     )
     return Method(
         name="dp_fed",
         local=rule,
         transform=transforms.identity(),
         mechanism=in_steps(noise_multiplier),
-        server=server or servers.sgd(),
+        server=server or optimizers.sgd(),
         released=EVERY_UPDATE,
         claims=claim(mode, "fed_spa"),
     )
 
 
-def _lots(lots: BatchSampling | None, mode: Mode) -> BatchSampling:
-    """BatchSampling of a fixed size are what was published; Poisson lots cost less."""
+def _batch_sampling(batch_sampling: BatchSampling | None, mode: Mode) -> BatchSampling:
+    """BatchSampling of a fixed size are what was published; Poisson batches cost less."""
     published = as_published(mode)
-    expect(not published or lots != "poisson", "fixed lots for mode = as_published", lots, "leave lots out")
-    return lots or ("fixed" if published else "poisson")
+    expect(
+        not published or batch_sampling != "poisson",
+        "fixed batches for mode = as_published",
+        batch_sampling,
+        "leave batches out",
+    )
+    return batch_sampling or ("fixed_size" if published else "poisson")

@@ -6,12 +6,13 @@ decentralized data", AISTATS 2017. Here with equal weights, as every private met
 
 from __future__ import annotations
 
-from cloister import local, mechanisms, servers, transforms
-from cloister.joints import Method
-from cloister.joints.arguments import flat_arguments
-from cloister.local import LocalSGD
+from cloister import client, mechanisms, transforms
+from cloister.client import LocalSGD
+from cloister.core import Method
+from cloister.core.arguments import flat_arguments
 from cloister.methods.arguments import Server
 from cloister.methods.registry import register
+from cloister.server import optimizers
 
 
 @register("McMahan et al., AISTATS 2017", "nothing", "everybody", unit="nobody")
@@ -24,8 +25,8 @@ def fedavg(
     """Clients train locally; the server averages what they send."""
     return Method(
         name="fedavg",
-        local=local.sgd(training=training),
+        local=client.sgd(training=training),
         transform=transforms.identity(),
         mechanism=mechanisms.none(),
-        server=server or servers.sgd(),
+        server=server or optimizers.sgd(),
     )

@@ -4,7 +4,7 @@
 epochs x R rounds, few local epochs and many rounds do best. Its models are in the catalogue: papernot_mnist_cnn and
 pfl_mnist_cnn (ReLU or tempered sigmoids), scatter_linear and scatter_cnn on features = "scatter".
 
-The printed algorithm takes one mini-batch an "epoch"; what the authors ran is a full pass (epoch = "pass"). Their
+The printed algorithm takes one mini-batch an "epoch"; what the authors ran is a full pass (local_epoch = "pass"). Their
 clients' data overlap, which multiplies what a sample loses: partition = "overlapping" has that, and its price.
 """
 
@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, get_args
 
-from cloister import local, servers, transforms
+from cloister import client, transforms
+from cloister.client.training import BatchSize, LearningRate, LearningRateDecay, Momentum, WeightDecay, sgd_optimizer
+from cloister.core import Method
 from cloister.errors import CloisterError, expect_one_of
-from cloister.joints import Method
-from cloister.local.training import BatchSize, LearningRate, LearningRateDecay, Momentum, WeightDecay, sgd_optimizer
 from cloister.mechanisms.gaussian import in_steps
 from cloister.methods.arguments import BatchSampling, NoiseMultiplier, SampleClipNorm, Server
 from cloister.methods.published import Mode, claim
 from cloister.methods.registry import EVERY_UPDATE, NOBODY, OWN_STEPS, register
+from cloister.server import optimizers
 
-Epoch = Literal["pass", "lot"]
+LocalEpoch = Literal["pass", "batch"]
 
 
 @register(
@@ -32,35 +33,40 @@ Epoch = Literal["pass", "lot"]
     unit="sample",
 )
 def pfl(
-    clip: SampleClipNorm = 1.0,
+    clip_norm: SampleClipNorm = 1.0,
     lr: LearningRate = 0.3,
-    batch: BatchSize = 64,
-    epochs: Annotated[int, "local epochs in a round"] = 1,
-    epoch: Annotated[Epoch, "what counts as a local epoch: a full pass of steps, or a single lot"] = "pass",
+    batch_size: BatchSize = 64,
+    local_epochs: Annotated[int, "local epochs in a round"] = 1,
+    local_epoch: Annotated[
+        LocalEpoch, "what counts as a local epoch: a full pass of steps, or a single batch"
+    ] = "pass",
     momentum: Momentum = 0.5,
     weight_decay: WeightDecay = 0.0,
     lr_decay: LearningRateDecay = 1.0,
-    lots: BatchSampling = "poisson",
+    batch_sampling: BatchSampling = "poisson",
     noise_multiplier: NoiseMultiplier = None,
-    mode: Mode = "honest",
+    mode: Mode = "sound",
     server: Server = None,
 ) -> Method:
-    """DP-SGD over local epochs, each a full pass or a single lot; the server averages. Momentum starts anew each round.
+    """DP-SGD over local epochs, each a full pass or a single batch; the server averages. Momentum starts anew each
+    round.
 
     Guarantee: every update of a client is differentially private for any one of its samples, over all rounds, at the
     epsilon that the run's certificate states for it.
     """
-    expect_one_of("epoch", epoch, get_args(Epoch), "the authors ran full passes")
-    if mode == "as_published" and lots != "poisson":
-        raise CloisterError(f"Expected poisson lots, which the authors ran, found {lots}: leave lots out, or mode.")
-    steps, passes = (None, epochs) if epoch == "pass" else (epochs, None)
-    optimiser = sgd_optimizer(lr, momentum, weight_decay, lr_decay)
+    expect_one_of("local_epoch", local_epoch, get_args(LocalEpoch), "the authors ran full passes")
+    if mode == "as_published" and batch_sampling != "poisson":
+        raise CloisterError(
+            f"Expected poisson batches, which the authors ran, found {batch_sampling}: leave batches out, or mode."
+        )
+    steps, passes = (None, local_epochs) if local_epoch == "pass" else (local_epochs, None)
+    optimizer = sgd_optimizer(lr, momentum, weight_decay, lr_decay)
     return Method(
         name="pfl",
-        local=local.dp_sgd(local.fixed(clip), optimiser, batch, steps, passes, lots),
+        local=client.dp_sgd(client.fixed(clip_norm), optimizer, batch_size, steps, passes, batch_sampling),
         transform=transforms.identity(),
         mechanism=in_steps(noise_multiplier),
-        server=server or servers.sgd(),
+        server=server or optimizers.sgd(),
         released=EVERY_UPDATE,
-        claims=claim(mode, "poisson_lots"),
+        claims=claim(mode, "poisson_batches"),
     )

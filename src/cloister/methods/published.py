@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Literal, get_args
 
 from cloister import transforms
+from cloister.core import Transform
 from cloister.errors import expect_one_of
-from cloister.joints import Transform
 
-ModeName = Literal["honest", "as_published"]
-"""honest: one clip for the whole update, priced as executed. as_published: what the authors ran, priced as executed,
+ModeName = Literal["sound", "as_published"]
+"""sound: one clip for the whole update, priced as executed. as_published: what the authors ran, priced as executed,
 with the epsilon that the paper would claim beside it."""
-Mode = Annotated[ModeName, "honest, or as_published: what the authors ran, with their claim beside the price"]
+Mode = Annotated[ModeName, "sound, or as_published: what the authors ran, with their claim beside the price"]
 
 ONLY_THE_CLAIM = "the same computation, with the paper's claim (Poisson cohorts, Renyi accountant) beside its price"
 EACH_TENSOR = "each tensor clipped by itself, taken for a clip of the whole"
@@ -28,6 +28,6 @@ def claim(mode: Mode, arithmetic: str = "poisson_cohorts") -> str | None:
     return arithmetic if as_published(mode) else None
 
 
-def clipping(clip: float, mode: Mode) -> Transform:
+def clipping(clip_norm: float, mode: Mode) -> Transform:
     """The clip of the whole update, or the published one of each tensor."""
-    return transforms.clip_each_tensor(clip) if as_published(mode) else transforms.clip_l2(clip)
+    return transforms.clip_each_tensor(clip_norm) if as_published(mode) else transforms.clip_l2(clip_norm)

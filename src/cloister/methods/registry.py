@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from cloister.core import Method
 from cloister.errors import CloisterError
-from cloister.joints import Method
 
 SERVER_OR_SECURE_SUM = "server or secure sum"
 NOBODY = "nobody"
@@ -77,10 +77,10 @@ def info_of(function: Callable[..., Method], method: Method) -> MethodInfo:
 
 def _defaults(unit: str, cohort: str | None, server: str | None) -> dict[str, str]:
     """Who takes part hides no sample, so that methods which protect samples come with everyone."""
-    cohort = cohort or ("everyone" if unit == "sample" else None)
+    cohort = cohort or ("full" if unit == "sample" else None)
     return {part: option for part, option in (("cohort", cohort), ("server", server)) if option}
 
 
 def _name(function: Callable[..., Method]) -> str:
-    here = function.__module__.startswith(f"{__package__}.")
-    return function.__name__ if here else f"{function.__module__}:{function.__name__}"
+    context = function.__module__.startswith(f"{__package__}.")
+    return function.__name__ if context else f"{function.__module__}:{function.__name__}"

@@ -1,4 +1,4 @@
-"""Normalisation that does not mix samples and keeps no statistics."""
+"""Normalization that does not mix samples and keeps no statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ResNet-18 for small images, with normalisation that does not mix samples."""
+"""ResNet-18 for small images, with normalization that does not mix samples."""
 
 from __future__ import annotations
 

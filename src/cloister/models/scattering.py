@@ -1,4 +1,4 @@
-"""Scattering features of images: fixed wavelets, so nothing is learnt from anybody's data."""
+"""Scattering features of images: fixed wavelets, so nothing is learned from anybody's data."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ PATHS = 1 + SCALES * ANGLES + ANGLES**2
 """Features per channel and place: the mean, 2 scales x 8 angles, and 8 angles of 8 angles. Together 81."""
 
 
-def scatter(images: Array | Tensor, batch: int = 256) -> Array:
+def scatter(images: Array | Tensor, batch_size: int = 256) -> Array:
     """Images [n, c, h, w] (uint8 or floats) to features [n, 81 c, h/4, w/4] (float32) for the `scatter_` models.
 
     Oyallon & Mallat, "Deep roto-translation scattering for object classification", CVPR 2015, with two scales and
     eight angles, by kymatio (`pip install 'cloister[scattering]'`). A sample's features depend on that sample alone.
     Numbers are taken as they are: twice the image gives twice the features, so bytes give features 255 times those of
-    images in [0, 1]. A tensor is transformed on the device where it lies, `batch` images at a time.
+    images in [0, 1]. A tensor is transformed on the device where it lies, `batch_size` images at a time.
     """
-    expect_count("batch", batch, "how many images are transformed at a time")
+    expect_count("batch_size", batch_size, "how many images are transformed at a time")
     shape = tuple(images.shape)
     if len(shape) != 4 or shape[1] < 1 or min(shape[2:]) < 2**SCALES:
         raise CloisterError(
@@ -40,9 +40,9 @@ def scatter(images: Array | Tensor, batch: int = 256) -> Array:
         return features
     transform = _transform(height, width).to(images.device if isinstance(images, Tensor) else "cpu")
     with torch.no_grad():
-        for start in range(0, count, batch):
-            some = transform(_floats(images[start : start + batch]))  # [b, c, 81, h/4, w/4]
-            features[start : start + batch] = some.flatten(1, 2).cpu().numpy()
+        for start in range(0, count, batch_size):
+            some = transform(_floats(images[start : start + batch_size]))  # [b, c, 81, h/4, w/4]
+            features[start : start + batch_size] = some.flatten(1, 2).cpu().numpy()
     return features
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from cloister.privacy.accounting import PrivacyLoss, rdp_epsilon, rdp_of, worth_of
+from cloister.privacy.accountant import PrivacyLoss, rdp_epsilon, rdp_of, worth_of
 from cloister.privacy.events import Event
-from cloister.privacy.filters import FilteredLoss, epsilon_at, room_at
 from cloister.privacy.ledger import Budget, Ledger
 from cloister.privacy.pricing import pricing_of
+from cloister.privacy.renyi_filter import FilteredLoss, epsilon_at, room_at
 
 
 @dataclass

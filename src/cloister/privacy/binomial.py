@@ -1,17 +1,18 @@
 """What the binomial mechanism gives away (cpSGD; Agarwal, Suresh, Yu, Kumar & McMahan, NeurIPS 2018).
 
-Guarantee: `profile` bounds delta at every eps >= 0 for one `BinomialSum`, before its lot is sampled. The proof is ours.
-The paper's Theorem 1 (`theorem`, kept for what papers claim) is not true for large eps: like the classical Gaussian
-mechanism, whose term it has, it leaves out half the square of the shift. One coordinate that moves by 5,000 under
-4,000,000 trials meets its condition, and by it is (19.3, 0.001)-DP; but at this eps delta is 0.06.
+Guarantee: `profile` bounds delta at every eps >= 0 for one `BinomialSum`, before its batch is sampled. The proof is
+ours. The paper's Theorem 1 (`theorem`, kept for what papers claim) is not true for large eps: like the classical
+Gaussian mechanism, whose term it has, it leaves out half the square of the shift. One coordinate that moves by 5,000
+under 4,000,000 trials meets its condition, and by it is (19.3, 0.001)-DP; but at this eps delta is 0.06.
 
 Notation. N trials, V = (N + 1)/4, d coordinates, k levels from -X to X. All that follows is in units of the grid, which
 are 2X/(k - 1). L stands for the logarithm of one over a chance.
 
-1. *How far neighbours are apart.* A unit and its replacement make vectors x and y of what is rounded, |x - y|_2 <= r =
-   clip (k - 1)/X: two vectors of norm `clip` are twice that apart, and a unit of the grid is two parts of the range. A
-   rotation keeps r; cutting off at +-X shortens it, if anything, and makes u = |x - y| at most k - 1 everywhere.
-2. *Rounding* makes floor(x_j + U_j) of x_j, U_j uniform. Let both neighbours have the same U: this says nothing else of
+1. *How far neighbors are apart.* A unit and its replacement make vectors x and y of what is rounded, |x - y|_2 <= r =
+   clip (k - 1)/X: two vectors of norm `clip_norm` are twice that apart, and a unit of the grid is two parts of the
+   range. A rotation keeps r; cutting off at +-X shortens it, if anything, and makes u = |x - y| at most k - 1
+   everywhere.
+2. *Rounding* makes floor(x_j + U_j) of x_j, U_j uniform. Let both neighbors have the same U: this says nothing else of
    either, and shows that U need not be secret. Then the distance w_j = |floor(x_j + U_j) - floor(y_j + U_j)| is one of
    the two whole numbers next to u_j, and u_j in the mean. Let f be the fraction of u_j, e = w - u and A = sqrt(d) r.
    - w_j <= k - 1, and w_j is less than r + 1.
@@ -43,7 +44,7 @@ are 2X/(k - 1). L stands for the logarithm of one over a chance.
    second derivative has the sign of b - b/(1 + 2 rho b).
 6. *From there to the release.* What others add to a sum, data and noise, is independent of this noise. The mixture over
    U costs no more than the worst U that 2 does not set aside. Surplus trials are post-processing, as long as their
-   number does not depend on data. `fixed_size.py` samples lots; of (eps, 2 step_delta) it makes
+   number does not depend on data. `fixed_size.py` samples batches; of (eps, 2 step_delta) it makes
    (ln(1 + q (e^eps - 1)), 2 q step_delta), and the like of every other eps. Then PLDs compose, and what was set aside
    is mass at infinity.
 """
@@ -84,7 +85,7 @@ def moves(event: BinomialSum) -> Moves:
     """
     d, widest = event.dimension, event.levels - 1
     root = math.sqrt(d)
-    reach = min(event.clip / event.range, root) * widest + root * event.levels * _ROUNDING
+    reach = min(event.clip_norm / event.range, root) * widest + root * event.levels * _ROUNDING
     far = root * reach
     rare, rarer = math.log(2 / event.step_delta), math.log(4 / event.step_delta)
     errors = min(_bernstein(min(far, d / 4), rarer), d)
@@ -119,7 +120,7 @@ class Loss:
 
 @lru_cache(maxsize=1024)
 def loss(event: BinomialSum) -> Loss:
-    """The loss of one step whose lot is everybody; refused where there are too few trials."""
+    """The loss of one step whose batch is everybody; refused where there are too few trials."""
     found = loss_of(moves(event), event.trials, event.dimension, event.step_delta)
     if found is None:
         rare, most = _log_rarity(event.dimension, event.step_delta) / 2, moves(event).most
@@ -159,12 +160,12 @@ def profile(eps: Array, of: Loss) -> Array:
 def published(event: BinomialSum) -> tuple[float, float]:
     """(eps, delta) of a step as the paper has it: to be compared with, not to be relied on."""
     eps = theorem(published_moves(event), event.trials, event.dimension, event.step_delta)
-    return amplified(eps, 2 * event.step_delta, event.rate)
+    return amplified(eps, 2 * event.step_delta, event.sampling_rate)
 
 
 def published_moves(event: BinomialSum) -> Moves:
     """The paper's sensitivities."""
-    reach, rare = event.clip * (event.levels - 1) / event.range, math.log(2 / event.step_delta)
+    reach, rare = event.clip_norm * (event.levels - 1) / event.range, math.log(2 / event.step_delta)
     far = math.sqrt(event.dimension) * reach
     width = math.sqrt(2 * far * rare)
     l1 = far + width + 4 / 3 * rare
@@ -185,14 +186,15 @@ def theorem(moved: Moves, trials: int, dimension: int, delta: float) -> float:
     return first + second + 2 / 3 * moved.most * (once + math.log(20 * dimension / delta) * ten) / variance
 
 
-def amplified(eps: float, delta: float, rate: float) -> tuple[float, float]:
-    """What (eps, delta) is worth over a secret lot of fixed size, a share `rate` of all: one point of `fixed_size`.
+def amplified(eps: float, delta: float, sampling_rate: float) -> tuple[float, float]:
+    """What (eps, delta) is worth over a secret batch of fixed size, a share `sampling_rate` of all: one point of
+    `fixed_size`.
 
     >>> eps, delta = amplified(math.log(3), 1e-5, 0.1)
     >>> round(math.exp(eps), 12), delta
     (1.2, 1.0000000000000002e-06)
     """
-    return eps + math.log(rate + (1 - rate) * math.exp(-eps)), rate * delta
+    return eps + math.log(sampling_rate + (1 - sampling_rate) * math.exp(-eps)), sampling_rate * delta
 
 
 def message_norm(norm: float, cut_off: float, levels: int, dimension: int) -> float:
@@ -201,11 +203,11 @@ def message_norm(norm: float, cut_off: float, levels: int, dimension: int) -> fl
     return min(norm / cut_off, root) * (levels - 1) / 2 + root
 
 
-def trials_for(noise_multiplier: float, clip: float, cut_off: float, levels: int, shares: int = 1) -> int:
+def trials_for(noise_multiplier: float, clip_norm: float, cut_off: float, levels: int, shares: int = 1) -> int:
     """The fewest (an even number) that each of `shares` parts takes to be as wide as the Gaussian of that multiplier.
 
     >>> trials_for(1.0, 1.0, 1.0, 101), trials_for(1.0, 1.0, 1.0, 101, shares=100)
     (10000, 100)
     """
-    whole = (noise_multiplier * clip * (levels - 1) / cut_off) ** 2 / shares
+    whole = (noise_multiplier * clip_norm * (levels - 1) / cut_off) ** 2 / shares
     return max(2, 2 * math.ceil(whole / 2 * (1 - 1e-12)))  # of the multiplier that so many have, as many again

@@ -14,12 +14,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from cloister.privacy.accounts import Account, Spending, accounts_of
+from cloister.privacy.certificate_text import not_covered, priced_as, text
 from cloister.privacy.description import ClaimDescription, RunDescription
 from cloister.privacy.events import Adjacency, from_json
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.pricing import common_adjacency, pricing_of
-from cloister.privacy.published import CLAIMS, Schedule
-from cloister.privacy.wording import not_covered, priced_as, text
+from cloister.privacy.published_claims import CLAIMS, Schedule
 
 STRICT_DELTA = 1e-5
 
@@ -105,7 +105,7 @@ def certify(description: RunDescription, ledger: Ledger) -> Certificate:
         trusted=description.trust,
         secure_rng=description.secure_rng,
         sampling_executed=_executed(description),
-        sampling_accounted=priced_as(worst.events, "lots" if description.batch_sampling else "cohorts"),
+        sampling_accounted=priced_as(worst.events, "batches" if description.batch_sampling else "cohorts"),
         sensitivity=_finite(description.sensitivity),
         assumed_sensitivity=description.assumed_sensitivity,
         pld=all(pricing_of(event).has_pld for event in worst.events),
@@ -123,7 +123,7 @@ def certify(description: RunDescription, ledger: Ledger) -> Certificate:
         claimed=_claimed(description, own, accounts),
         not_covered=not_covered(description, own, private),
         configuration_sha256=description.configuration_hash,
-        ledger_hash=ledger.seal,
+        ledger_hash=ledger.hash,
         versions=_versions(),
     )
 

@@ -28,7 +28,7 @@ class ClaimDescription:
 
     arithmetic: str
     noise_multiplier: float
-    rate: float
+    sampling_rate: float
     accounts: tuple[str, ...] = ()
     event: dict[str, Any] | None = None
     """A step of the largest client, where samples are protected."""

@@ -1,7 +1,7 @@
 """What was released, in words that can be written down and priced later.
 
 An event says how much noise covered one unit's contribution and how the cohort was drawn. It says nothing
-about epsilon: that is the accountant's business (`pricing.py`, `accounting.py`), and may be computed again, by
+about epsilon: that is the accountant's business (`pricing.py`, `accountant.py`), and may be computed again, by
 anybody, from the ledger alone.
 
 `noise_multiplier` is everywhere the standard deviation of the noise divided by the bound on ONE unit's
@@ -60,15 +60,15 @@ class Gaussian(Event, kind="gaussian"):
 
 @dataclass(frozen=True)
 class PoissonGaussian(Event, kind="poisson_gaussian"):
-    """The same over a secret cohort that each unit joins independently with probability `rate`."""
+    """The same over a secret cohort that each unit joins independently with probability `sampling_rate`."""
 
     noise_multiplier: float
-    rate: float
+    sampling_rate: float
 
     def __post_init__(self) -> None:
         Gaussian(self.noise_multiplier)
-        expect_probability("rate", self.rate, "the probability with which a unit joins a round")
-        expect(self.rate >= LEAST, f"rate >= {LEAST:g}", self.rate, "nobody would ever join")
+        expect_probability("sampling_rate", self.sampling_rate, "the probability with which a unit joins a round")
+        expect(self.sampling_rate >= LEAST, f"sampling_rate >= {LEAST:g}", self.sampling_rate, "nobody would ever join")
 
 
 @dataclass(frozen=True)
@@ -90,24 +90,25 @@ class DiscreteGaussianSum(Event, kind="discrete_gaussian_sum"):
     """A modular sum of integer vectors under `shares` exact discrete Gaussians, each with parameter `scale`.
 
     Scale and `l2`, the bound on one unit's integer vector (after rounding), are in units of the grid. `dimension`
-    counts every coordinate that is released, those of the padding included. Units join with probability `rate`, one
-    without data still does its part of the noise. With a rate below 1 the number of shares must not depend on who
-    joined: were it larger whenever one more unit takes part, the spread of the noise would tell (`discrete.py`).
+    counts every coordinate that is released, those of the padding included. Units join with probability
+    `sampling_rate`, one without data still does its part of the noise. With a rate below 1 the number of shares must
+    not depend on who joined: were it larger whenever one more unit takes part, the spread of the noise would tell
+    (`discrete_gaussian.py`).
     """
 
     scale: float
     shares: int
     l2: float
     dimension: int
-    rate: float = 1.0
+    sampling_rate: float = 1.0
 
     def __post_init__(self) -> None:
         expect_not_negative("scale", self.scale, "give the standard deviation of one share, in units of the grid")
         expect_count("shares", self.shares, "somebody has to add the noise")
         expect_positive("l2", self.l2, "give the bound on one client's integer vector, in units of the grid")
         expect_count("dimension", self.dimension, "give the number of coordinates, padding included")
-        expect_probability("rate", self.rate, "the probability with which a unit joins a round")
-        expect(self.rate >= LEAST, f"rate >= {LEAST:g}", self.rate, "nobody would ever join")
+        expect_probability("sampling_rate", self.sampling_rate, "the probability with which a unit joins a round")
+        expect(self.sampling_rate >= LEAST, f"sampling_rate >= {LEAST:g}", self.sampling_rate, "nobody would ever join")
 
     @property
     def noise_multiplier(self) -> float:
@@ -120,34 +121,34 @@ class BinomialSum(Event, kind="binomial_sum"):
     """Whole numbers of `levels` values in each of `dimension` coordinates (padding included), under tossed coins.
 
     A real vector is cut off at +-`range`, rounded at random to one of `levels` equally spaced points in every
-    coordinate, and covered by Bin(`trials`, 1/2) there. It is made of a secret lot, a share `rate` of the units, drawn
-    without replacement; replacing one moves it by twice `clip` at most, before it is cut off. `step_delta` is a chance
-    that is set aside, once for roundings that are too far apart and once for noise that is too far out: free to choose,
-    and fixed before anything is released (`binomial.py`).
+    coordinate, and covered by Bin(`trials`, 1/2) there. It is made of a secret batch, a share `sampling_rate` of the
+    units, drawn without replacement; replacing one moves it by twice `clip_norm` at most, before it is cut off.
+    `step_delta` is a chance that is set aside, once for roundings that are too far apart and once for noise that is too
+    far out: free to choose, and fixed before anything is released (`binomial.py`).
     """
 
     levels: int
     trials: int
-    clip: float
+    clip_norm: float
     range: float
     dimension: int
-    rate: float
+    sampling_rate: float
     step_delta: float
 
     def __post_init__(self) -> None:
         expect_count("levels", self.levels, "two points are the fewest to round to", least=2)
         expect_count("trials", self.trials, "give the number of coin tosses in a coordinate's noise", most=2**62)
-        expect_positive("clip", self.clip, "give the bound on the norm of the vector before rounding")
+        expect_positive("clip_norm", self.clip_norm, "give the bound on the norm of the vector before rounding")
         expect_positive("range", self.range, "give the largest number that is not cut off")
         expect_count("dimension", self.dimension, "give the number of coordinates, padding included")
-        expect_probability("rate", self.rate, "the share of a unit's fellows that make a lot")
+        expect_probability("sampling_rate", self.sampling_rate, "the share of a unit's fellows that make a batch")
         expect_delta(self.step_delta)
         expect(self.step_delta < 0.5, "step_delta < 1/2", self.step_delta, "it counts twice, so choose a small one")
 
     @property
     def noise_multiplier(self) -> float:
         """That of the Gaussian which this noise resembles, before rounding."""
-        return math.sqrt(self.trials) * self.range / (self.clip * (self.levels - 1))
+        return math.sqrt(self.trials) * self.range / (self.clip_norm * (self.levels - 1))
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def to_json(event: Event) -> dict[str, Any]:
     """The event as a flat JSON object. Events that are equal are written alike: 1 as 1.0 where a real number is meant.
 
     >>> to_json(PoissonGaussian(1, 0.1))
-    {'kind': 'poisson_gaussian', 'noise_multiplier': 1.0, 'rate': 0.1}
+    {'kind': 'poisson_gaussian', 'noise_multiplier': 1.0, 'sampling_rate': 0.1}
     """
     found: dict[str, Any] = {"kind": event.kind}
     for part in fields(event):

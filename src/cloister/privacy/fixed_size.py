@@ -1,4 +1,4 @@
-"""Amplification by a secret cohort (or lot) of fixed size, under replace-one: from a profile to a PLD.
+"""Amplification by a secret cohort (or batch) of fixed size, under replace-one: from a profile to a PLD.
 
 Let a release over everyone have the profile delta(eps). Over a share q of the units, all such subsets being equally
 likely, it has at most
@@ -30,16 +30,18 @@ Profile = Callable[[Array], Array]
 """An upper bound on delta for every eps >= 0, convex in e^eps."""
 
 
-def sampled(profile: Profile, rate: float, top: float, interval: float) -> Any:
-    """The release over a share `rate` of the units as a PLD; what is above the loss `top`, unsampled, is infinite."""
+def sampled(profile: Profile, sampling_rate: float, top: float, interval: float) -> Any:
+    """The release over a share `sampling_rate` of the units as a PLD; what is above the loss `top`, unsampled, is
+    infinite.
+    """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    last = math.ceil((top + math.log(rate + (1 - rate) * math.exp(-top))) / interval)
+    last = math.ceil((top + math.log(sampling_rate + (1 - sampling_rate) * math.exp(-top))) / interval)
     positive = np.multiply(np.arange(last + 1), interval, dtype=np.float64)
     # ln(1 + (e^eps - 1)/q), written so that a large eps does not overflow.
-    unsampled = positive + np.log1p(-(1 - rate) * np.exp(-positive)) - math.log(rate)
-    above = _without_a_corner(positive, rate * profile(unsampled))
+    unsampled = positive + np.log1p(-(1 - sampling_rate) * np.exp(-positive)) - math.log(sampling_rate)
+    above = _without_a_corner(positive, sampling_rate * profile(unsampled))
     negative = -positive[:0:-1]
     below = -np.expm1(negative) + np.exp(negative) * above[:0:-1]
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(

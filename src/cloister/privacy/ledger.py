@@ -16,15 +16,15 @@ least what was released, never less.
 | a last line is whole but for its newline    | it counts: it may have paid for something                        |
 | killed between `charge` and `sync`          | the line stays and pays for a round that released nothing        |
 | the power fails between the two             | the line may be lost, and with it the round that it paid for     |
-| a byte was changed, a line removed          | raises `Corrupted` when opened: every line seals the ones before |
+| a byte was changed, a line removed          | raises `Corrupted` when opened: every line hashes the ones before |
 | the last lines were cut off                 | raises `Corrupted`: checkpoint, metrics and certificate know them |
 | a seeded round is computed a second time    | if the same bits come out, the line that is there pays for it    |
 | a round with secure noise is repeated       | it is a new release and pays again                               |
 | some of many accounts have nothing left     | these are refused, with words; the others pay                    |
 
-The file is JSON lines. The first is a header (format, what the run is, budgets); each further line is a number of
-equal releases to each of some units (the clients' one account, or one account for the samples of each client). `seal`
-is SHA-256 over the previous line's seal and this line's content.
+The file is JSON lines. The first is a header (format, what the run is, budgets); each further line is a number of equal
+releases to each of some units (the clients' one account, or one account for the samples of each client). `line_hash` is
+SHA-256 over the previous line's hash and this line's content.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from cloister.errors import (
     expect_delta,
     expect_positive,
 )
-from cloister.privacy.accounting import Accountant, PrivacyLoss
+from cloister.privacy.accountant import Accountant, PrivacyLoss
 from cloister.privacy.events import Event, from_json
-from cloister.privacy.filters import FilteredLoss
-from cloister.privacy.ledger_file import SealedLines, open_locked, read_sealed, sealed, write_again
+from cloister.privacy.ledger_file import HashedLines, hashed, open_locked, read_hashed, write_again
 from cloister.privacy.pricing import pricing_of
+from cloister.privacy.renyi_filter import FilteredLoss
 
 _FORMAT = "cloister ledger 3"
 
@@ -96,7 +96,7 @@ class Ledger:
         self.subject = subject
         self.budgets = dict(budgets)
         self.entries: list[Entry] = []
-        self.seals: list[str] = []
+        self.hashes: list[str] = []
         self._paid: dict[tuple[str, int, str], Entry] = {}
         self._losses: dict[str, PrivacyLoss | FilteredLoss] = {}
         self._untouched: dict[int | None, PrivacyLoss | FilteredLoss] = {}
@@ -125,7 +125,7 @@ class Ledger:
             raise CloisterError(f"Expected a ledger at {path}, found none: name the folder of a run.")
         descriptor = open_locked(path) if writable else None
         try:
-            lines = read_sealed(path, "the ledger can no longer prove what was spent")
+            lines = read_hashed(path, "the ledger can no longer prove what was spent")
             ledger = cls._of(path, lines)
             if descriptor is not None:
                 write_again(path, descriptor, lines.data)
@@ -137,7 +137,7 @@ class Ledger:
         return ledger
 
     @classmethod
-    def _of(cls, path: Path, lines: SealedLines) -> Self:
+    def _of(cls, path: Path, lines: HashedLines) -> Self:
         found = lines.contents[0].get("format") if lines.contents else None
         if found != _FORMAT and str(found).startswith("cloister ledger "):
             raise CloisterError(
@@ -156,11 +156,11 @@ class Ledger:
             ) from error
 
     @classmethod
-    def _told(cls, path: Path, lines: SealedLines) -> Self:
+    def _told(cls, path: Path, lines: HashedLines) -> Self:
         """The ledger that the lines tell of."""
         header = lines.contents[0]
         ledger = cls(path, header["subject"], {u: Budget(**b) for u, b in header["budgets"].items()})
-        ledger.seals = lines.seals
+        ledger.hashes = lines.hashes
         for content in lines.contents[1:]:
             event, count = from_json(content["event"]), content["count"]
             after: dict[int, PrivacyLoss | FilteredLoss] = {}  # units that have lost the same so far go on together
@@ -257,7 +257,7 @@ class Ledger:
         if self._failure is not None:
             raise CloisterError(
                 f"Expected the ledger at {self.path} to reach the disk, found {self._failure}: what its last line paid "
-                "for was not released, so free space on the disk or mend it, then resume the run."
+                "for was not released, so free space on the disk or fix it, then resume the run."
             ) from self._failure
 
     def epsilon(self, unit: str, delta: float, accountant: Accountant = "pld") -> float:
@@ -272,17 +272,17 @@ class Ledger:
         return max((loss.epsilon(delta) for loss in different.values()), default=0.0)
 
     @property
-    def seal(self) -> str:
-        """The last line's seal, which commits to the whole file; given out when that line is on the disk."""
+    def hash(self) -> str:
+        """The last line's hash, which commits to the whole file; given out when that line is on the disk."""
         self.sync()
-        return self.seals[-1]
+        return self.hashes[-1]
 
-    def expect_continues(self, seal: str, who: str = "the checkpoint") -> None:
-        """Refuse a ledger from which lines were cut off since `seal` was taken, as somebody remembers."""
-        if seal not in self.seals:
+    def expect_continues(self, line_hash: str, who: str = "the checkpoint") -> None:
+        """Refuse a ledger from which lines were cut off since `line_hash` was taken, as somebody remembers."""
+        if line_hash not in self.hashes:
             raise Corrupted(
-                f"Expected the ledger at {self.path} to contain the line sealed {seal[:12]}..., which {who} remembers, "
-                "found it missing: lines were removed, so restore the ledger."
+                f"Expected the ledger at {self.path} to contain the line hashed {line_hash[:12]}..., which {who} "
+                "remembers, found it missing: lines were removed, so restore the ledger."
             )
 
     def close(self) -> None:
@@ -303,16 +303,16 @@ class Ledger:
         """Write lines and start to sync them; if that fails (a full disk, say), take back what was written."""
         if not contents:
             return
-        seals, lines = self.seals[-1:], b""
+        hashes, lines = self.hashes[-1:], b""
         for content in contents:
-            line, found = sealed(seals[-1] if seals else "", content)
-            seals.append(found)
+            line, found = hashed(hashes[-1] if hashes else "", content)
+            hashes.append(found)
             lines += line
         if self.path is not None:
             if self._descriptor is None:
                 raise CloisterError(f"Expected an open ledger at {self.path}, found it closed: open it again.")
             self._write(lines, self._descriptor)
-        self.seals += seals[len(self.seals[-1:]) :]
+        self.hashes += hashes[len(self.hashes[-1:]) :]
 
     def _write(self, lines: bytes, descriptor: int) -> None:
         before = os.fstat(descriptor).st_size

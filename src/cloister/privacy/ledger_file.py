@@ -1,4 +1,4 @@
-"""Files of sealed lines: every line commits to the ones before. One writer, nothing torn, nothing altered unseen."""
+"""Files of hashed lines: every line commits to the ones before. One writer, nothing torn, nothing altered unseen."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from cloister.errors import CloisterError, Corrupted
 
 
-class SealedLines(NamedTuple):
-    """What a file of sealed lines holds."""
+class HashedLines(NamedTuple):
+    """What a file of hashed lines holds."""
 
-    seals: list[str]
+    hashes: list[str]
     contents: list[dict[str, Any]]
     lines: list[bytes]
     """As they are in the file, without newlines; what was torn is left out."""
@@ -25,18 +25,18 @@ class SealedLines(NamedTuple):
         return b"".join(line + b"\n" for line in self.lines)
 
 
-def seal(previous: str, content: dict[str, Any]) -> str:
-    """What seals a line: a hash of it and of the seal before."""
+def line_hash(previous: str, content: dict[str, Any]) -> str:
+    """What hashes a line: a hash of it and of the hash before."""
     return hashlib.sha256((previous + json.dumps(content, sort_keys=True)).encode()).hexdigest()
 
 
-def sealed(previous: str, content: dict[str, Any]) -> tuple[bytes, str]:
-    """A line with its seal, ready to be written, and the seal."""
-    found = seal(previous, content)
-    return (json.dumps({**content, "seal": found}, sort_keys=True) + "\n").encode(), found
+def hashed(previous: str, content: dict[str, Any]) -> tuple[bytes, str]:
+    """A line with its hash, ready to be written, and the hash."""
+    found = line_hash(previous, content)
+    return (json.dumps({**content, "hash": found}, sort_keys=True) + "\n").encode(), found
 
 
-def read_sealed(path: Path, what: str) -> SealedLines:
+def read_hashed(path: Path, what: str) -> HashedLines:
     """All lines of a file, verified; refused where one was altered.
 
     The last one may lack its newline. If it is whole all the same, it counts; if it is not, whoever wrote it was
@@ -45,30 +45,30 @@ def read_sealed(path: Path, what: str) -> SealedLines:
     return verified(path.read_bytes(), path, what)
 
 
-def verified(data: bytes, path: Path, what: str) -> SealedLines:
-    """As `read_sealed`, of bytes that were read from the path."""
+def verified(data: bytes, path: Path, what: str) -> HashedLines:
+    """As `read_hashed`, of bytes that were read from the path."""
     *whole, tail = data.split(b"\n")
-    found = SealedLines([], [], [])
+    found = HashedLines([], [], [])
     for number, line in enumerate(whole, start=1):
         if not _append(found, line):
             raise Corrupted(
-                f"Expected line {number} of {path} to match its seal, found that it was altered: {what}, so restore it "
+                f"Expected line {number} of {path} to match its hash, found that it was altered: {what}, so restore it "
                 "from a backup."
             )
     _append(found, tail)
     return found
 
 
-def _append(known: SealedLines, line: bytes) -> bool:
-    """Add a line to those before; False, and nothing added, where its seal is not right."""
+def _append(known: HashedLines, line: bytes) -> bool:
+    """Add a line to those before; False, and nothing added, where its hash is not right."""
     try:
         content = json.loads(line)
-        claimed = content.pop("seal")
+        claimed = content.pop("hash")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
-    expected = seal(known.seals[-1] if known.seals else "", content)
+    expected = line_hash(known.hashes[-1] if known.hashes else "", content)
     if claimed == expected:
-        known.seals.append(expected)
+        known.hashes.append(expected)
         known.contents.append(content)
         known.lines.append(line)
     return bool(claimed == expected)
@@ -92,7 +92,7 @@ def open_locked(path: Path, flags: int = 0) -> int:
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | flags, 0o644)
     try:
         import fcntl
-    except ImportError:  # no advisory locks on this system; two writers would break the chain of seals, visibly
+    except ImportError:  # no advisory locks on this system; two writers would break the chain of hashes, visibly
         return descriptor
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

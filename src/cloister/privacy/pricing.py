@@ -2,14 +2,14 @@
 
 A new kind of event is a class in `events.py` and a function here that makes its record.
 
-| cohort           | adjacency      | privacy loss distribution (PLD)                | Renyi (RDP)                     |
-|------------------|----------------|------------------------------------------------|---------------------------------|
-| everyone         | add/remove one | Gaussian, sensitivity C                        | the same                        |
-| Poisson          | add/remove one | Poisson-subsampled Gaussian, both directions   | the same                        |
-| fixed size       | replace one    | strict profile, sensitivity 2C (`fixed_size`)  | Wang, Balle & Kasiviswanathan   |
-| modular sum      | add/remove one | left to RDP                                    | `discrete.py`                   |
-| binomial, lots   | replace one    | `binomial.py`, sampled as fixed sizes are      | unknown: infinity               |
-| anything else    | -              | refused                                        | refused                         |
+| cohort            | adjacency      | privacy loss distribution (PLD)               | Renyi (RDP)                   |
+|-------------------|----------------|-----------------------------------------------|-------------------------------|
+| everyone          | add/remove one | Gaussian, sensitivity C                       | the same                      |
+| Poisson           | add/remove one | Poisson-subsampled Gaussian, both directions  | the same                      |
+| fixed size        | replace one    | strict profile, sensitivity 2C (`fixed_size`) | Wang, Balle & Kasiviswanathan |
+| modular sum       | add/remove one | left to RDP                                   | `discrete_gaussian.py`        |
+| binomial, batches | replace one    | `binomial.py`, sampled as fixed sizes are     | unknown: infinity             |
+| anything else     | -              | refused                                       | refused                       |
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from cloister.errors import UnsupportedMechanismError
-from cloister.privacy import binomial, discrete, fixed_size
+from cloister.privacy import binomial, discrete_gaussian, fixed_size
 from cloister.privacy.events import (
     Adjacency,
     BinomialSum,
@@ -59,7 +59,7 @@ class Pricing:
     """The record of one event; `pricing_of` makes it, once."""
 
     words: Callable[[str], str]
-    """For a certificate. The argument is what is drawn: cohorts, or lots."""
+    """For a certificate. The argument is what is drawn: cohorts, or batches."""
     adjacency: Adjacency | None = None
     """Which pairs of populations its price is about; None where it says nothing about any."""
     noise_multiplier: float | None = None
@@ -122,7 +122,7 @@ def common_adjacency(events: Iterable[Event]) -> Adjacency:
     if len(found) > 1:
         raise UnsupportedMechanismError(
             "Expected one way of drawing cohorts in a ledger, found Poisson (add or remove one) beside fixed "
-            "size (replace one): their epsilons speak of different neighbours, so use one of them throughout."
+            "size (replace one): their epsilons speak of different neighbors, so use one of them throughout."
         )
     return found.pop() if found else Adjacency.ADD_OR_REMOVE_ONE
 
@@ -169,15 +169,15 @@ def _(event: Gaussian) -> Pricing:
 
 @_record.register
 def _(event: PoissonGaussian) -> Pricing:
-    z, rate = event.noise_multiplier, event.rate
+    z, sampling_rate = event.noise_multiplier, event.sampling_rate
     return _gaussian(
-        lambda drawn: f"Poisson {drawn}, rate {rate:g}, noise multiplier {z:.6g}",
+        lambda drawn: f"Poisson {drawn}, rate {sampling_rate:g}, noise multiplier {z:.6g}",
         Adjacency.ADD_OR_REMOVE_ONE,
         z,
         moved=1,
-        share=rate,
-        pld=partial(_gaussian_pld, z, rate),
-        dp_event=lambda dp: dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(z)),
+        share=sampling_rate,
+        pld=partial(_gaussian_pld, z, sampling_rate),
+        dp_event=lambda dp: dp.PoissonSampledDpEvent(sampling_rate, dp.GaussianDpEvent(z)),
         directions=2,
     )
 
@@ -204,7 +204,7 @@ def _(event: FixedSizeGaussian) -> Pricing:
 
 @_record.register
 def _(event: DiscreteGaussianSum) -> Pricing:
-    who = "everyone" if event.rate == 1 else f"Poisson cohorts, rate {event.rate:g}"
+    who = "full" if event.sampling_rate == 1 else f"Poisson cohorts, rate {event.sampling_rate:g}"
     unbounded = event.noise_multiplier < _LEAST_NOISE
     return Pricing(
         lambda drawn: (
@@ -215,7 +215,7 @@ def _(event: DiscreteGaussianSum) -> Pricing:
         event.noise_multiplier,
         unbounded=unbounded,
         has_pld=False,
-        rdp=_infinite if unbounded else partial(discrete.rdp, event),
+        rdp=_infinite if unbounded else partial(discrete_gaussian.rdp, event),
     )
 
 
@@ -224,9 +224,9 @@ def _(event: BinomialSum) -> Pricing:
     # Moments are known of what is left when a chance is set aside, and only of that: no divergence is finite.
     record = Pricing(
         lambda drawn: (
-            f"{drawn} of a share {event.rate:g}, drawn without replacement, Bin({event.trials}, 1/2) on "
+            f"{drawn} of a share {event.sampling_rate:g}, drawn without replacement, Bin({event.trials}, 1/2) on "
             f"{event.levels} levels within +-{event.range:g} in {event.dimension} coordinates, a replaced sample "
-            f"moving the vector by {2 * event.clip:g}, {2 * event.step_delta:g} set aside in a step"
+            f"moving the vector by {2 * event.clip_norm:g}, {2 * event.step_delta:g} set aside in a step"
         ),
         Adjacency.REPLACE_ONE,
         event.noise_multiplier,
@@ -239,9 +239,9 @@ def _(event: BinomialSum) -> Pricing:
         return replace(record, refusal=str(too_few_trials), more_noise_helps=True)
     return replace(
         record,
-        typical_loss=event.rate * loss.shift,
+        typical_loss=event.sampling_rate * loss.shift,
         largest_loss=loss.top,
-        pld=partial(fixed_size.sampled, partial(binomial.profile, of=loss), event.rate, loss.top),
+        pld=partial(fixed_size.sampled, partial(binomial.profile, of=loss), event.sampling_rate, loss.top),
     )
 
 
@@ -256,7 +256,7 @@ def _gaussian(
     dp_event: Callable[[Any], Any],
     directions: int = 1,
 ) -> Pricing:
-    """Gaussian noise on a sum that neighbours move by `moved` bounds, and by about `share` of one in the mean."""
+    """Gaussian noise on a sum that neighbors move by `moved` bounds, and by about `share` of one in the mean."""
     if noise_multiplier < _LEAST_NOISE:
         return Pricing(words, adjacency, noise_multiplier, unbounded=True)
     return Pricing(
@@ -275,12 +275,12 @@ def _cut_off(shift: float) -> float:
     return shift * shift / 2 + _TAIL_DEVIATIONS * shift
 
 
-def _gaussian_pld(noise_multiplier: float, rate: float, interval: float) -> Any:
+def _gaussian_pld(noise_multiplier: float, sampling_rate: float, interval: float) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     return pld.from_gaussian_mechanism(
         noise_multiplier,
-        sampling_prob=rate,
+        sampling_prob=sampling_rate,
         value_discretization_interval=interval,
         log_mass_truncation_bound=_LOG_TAIL,
     )

@@ -17,11 +17,11 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from cloister.batches import Chunk, Drawn, Work
+from cloister.client.batches import Chunk, Drawn, Work
+from cloister.client.poisson_batches import StepNoise, draw_batches
+from cloister.core import Batch, Context, Grad, Phase, State, Tensors
+from cloister.core.precision import multiplying
 from cloister.errors import BudgetExceededError, CloisterError
-from cloister.joints import Batch, Context, Grad, Phase, State, Tensors
-from cloister.lots import StepNoise, draw_lots
-from cloister.precision import multiplying
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.unit import ProtectedUnit, sample_account
 from cloister.round.bind import Federation
@@ -83,8 +83,8 @@ class RoundPlan:
         """That of some of the clients who are asked; what they keep is copied, for it changes."""
         mechanism = fed.method.mechanism
         sharing = offer.clients[: mechanism.most] if mechanism.place == "distributed" else clients[:0]
-        kept = fed.client_state(offer.w, client_state or {}) if fed.method.local.client_state else {}
-        return cls(fed, offer, clients, frozenset(sharing.tolist()), kept)
+        client_state = fed.client_state(offer.w, client_state or {}) if fed.method.local.client_state else {}
+        return cls(fed, offer, clients, frozenset(sharing.tolist()), client_state)
 
     @property
     def by_size(self) -> Tensor:
@@ -107,8 +107,8 @@ class RoundPlan:
         counted = torch.arange(count + rest, device=w.device) < count
         number = torch.tensor(float(self.offer.round), dtype=torch.float64, device=w.device)
         keys = torch.tensor(self.keys(), device=w.device)
-        kept = {name: table[there] for name, table in self.client_state.items()} if self.client_state else {}
-        return Chunk(number, keys[0], keys[1], w, self.offer.broadcast, there, counted, shares, kept)
+        client_state = {name: table[there] for name, table in self.client_state.items()} if self.client_state else {}
+        return Chunk(number, keys[0], keys[1], w, self.offer.broadcast, there, counted, shares, client_state)
 
     def shares(self, clients: Tensor) -> Tensor:
         """The parts of the noise that some of the clients add, [k, m]; [k, 0] where clients add none."""
@@ -128,16 +128,16 @@ class RoundPlan:
     def drawn(self, clients: Tensor, places: int) -> Drawn:
         """What is drawn in secret for some of the clients, laid out for so many places."""
         fed, local = self.fed, self.fed.method.local
-        if local.batching.lots is None:
+        if local.batching.batch_sampling is None:
             return Drawn([], None)
         sizes, alike = fed.population.counts[clients].tolist(), not self.offer.w.is_cuda
-        lots = [
-            draw_lots(fed.streams, self.offer.round, number, phase.batching, clients.tolist(), sizes, places, alike)
-            if phase.batching.lots
+        drawn_batches = [
+            draw_batches(fed.streams, self.offer.round, number, phase.batching, clients.tolist(), sizes, places, alike)
+            if phase.batching.batch_sampling
             else None
             for number, phase in enumerate(local.phases)
         ]
-        return Drawn(lots, self.noise(clients, places))
+        return Drawn(drawn_batches, self.noise(clients, places))
 
     def noise(self, clients: Tensor, places: int) -> StepNoise | None:
         """The noise of private steps, which draws it as it is asked for; None where steps have none."""
@@ -230,7 +230,7 @@ def message_of(fed: Federation, w: Tensor, broadcast: State, state: Tensors, sen
     """What leaves a client, and whether its update was finite. Whatever the parts do, without data it is zero (and
     noise)."""
     transform = fed.method.transform
-    context = Context(fed.objective, fed.public, fed.denominator, w, sending.key, w.shape[0], broadcast)
+    context = Context(fed.objective, fed.public_samples, fed.denominator, w, sending.key, w.shape[0], broadcast)
     update = fed.method.local.update(fed.objective.layout, state, w)
     finite = torch.isfinite(torch.linalg.vector_norm(update, torch.inf))  # a maximum, which NaN passes through
     counts = finite & sending.has_data

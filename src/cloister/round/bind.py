@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from cloister.errors import CloisterError, expect
-from cloister.joints import (
+from cloister.client.population import Population
+from cloister.core import (
     BindContext,
     Cohort,
     Context,
@@ -26,13 +26,13 @@ from cloister.joints import (
     State,
     Tensors,
 )
-from cloister.joints.mechanism import as_drawn
-from cloister.population import Population
+from cloister.core.mechanism import as_drawn
+from cloister.errors import CloisterError, expect
 from cloister.privacy.events import Adjacency, Event, Gaussian, NonPrivate, PoissonGaussian
 from cloister.privacy.ledger import Charge
 from cloister.privacy.pricing import adjacency_of
 from cloister.privacy.unit import ProtectedUnit, sample_account
-from cloister.streams import Streams
+from cloister.random.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Federation:
     population: Population
     streams: Streams
     precision: str = "exact"
-    public: Samples | None = None
+    public_samples: Samples | None = None
     multipliers: tuple[float, ...] = ()
     """Every client's noise multiplier, where steps are private by themselves and clients differ."""
     copies: int = 1
@@ -68,7 +68,7 @@ class Federation:
 
     def __post_init__(self) -> None:
         layout, clients = self.objective.layout, self.population.clients
-        method = bind_method(self.method, self.cohort, layout, clients, self.public)
+        method = bind_method(self.method, self.cohort, layout, clients, self.public_samples)
         if self.copies > 1 and method.mechanism.settings.get("trust") == "sum":
             raise CloisterError(
                 f"Expected samples that lie with one client for {method.name} with trust = sum, found some that lie "
@@ -108,7 +108,7 @@ class Federation:
     def context(self, w: Tensor, broadcast: State, key: Tensor | None = None) -> Context:
         """What transforms may know: without a key, the server's."""
         key = torch.zeros((), dtype=torch.int64, device=w.device) if key is None else key
-        return Context(self.objective, self.public, self.denominator, w, key, w.shape[0], broadcast)
+        return Context(self.objective, self.public_samples, self.denominator, w, key, w.shape[0], broadcast)
 
     def blank(self, w: Tensor, broadcast: State) -> Tensor:
         """A message of zeros: messages are not always of the shape and type of the model."""
@@ -139,12 +139,12 @@ def bind(
     streams: Streams,
     w: Tensor,
     precision: str = "exact",
-    public: Samples | None = None,
+    public_samples: Samples | None = None,
     multipliers: tuple[float, ...] = (),
     copies: int = 1,
 ) -> Federation:
     """A federation whose parts fit one another: a message of zeros has gone all the way there and back."""
-    fed = Federation(method, cohort, objective, population, streams, precision, public, multipliers, copies)
+    fed = Federation(method, cohort, objective, population, streams, precision, public_samples, multipliers, copies)
     _dry_run(fed, w)
     return fed
 
@@ -195,7 +195,7 @@ def rehearsal(fed: Federation, population: Population) -> Federation:
     min_separation = fed.method.mechanism.min_separation
     cohort = replace(
         fed.cohort,
-        name="everyone",
+        name="full",
         expected=float,
         event=lambda noise, _: Gaussian(noise),
         min_separation=lambda _: min_separation,
@@ -213,7 +213,7 @@ def bind_method(
     cohort: Cohort,
     layout: Layout,
     clients: int,
-    public: Samples | None = None,
+    public_samples: Samples | None = None,
     norms: Callable[[], Tensor] | None = None,
 ) -> Method:
     """The method, completed for a model and a cohort; refused where no noise would make it private."""
@@ -225,7 +225,7 @@ def bind_method(
         "ask for fewer",
     )
     if noise is not None and method.bind is not None:
-        context = BindContext(layout, expected, cohort.min_separation(clients), public, norms)
+        context = BindContext(layout, expected, cohort.min_separation(clients), public_samples, norms)
         method = replace(method.bind(method, context), bind=None)
     if method.mechanism.place == "local":
         _expect_private_steps(method)
@@ -263,7 +263,7 @@ def bind_method(
     if method.local_only and isinstance(cohort.event(1.0, clients), PoissonGaussian):
         raise CloisterError(
             f"Expected cohorts of a fixed size for {method.name}, whose clients are protected by their own shares of "
-            "the noise alone, found poisson: use cohort = fixed or everyone."
+            "the noise alone, found poisson: use cohort = fixed_size or full."
         )
     return method
 
@@ -271,11 +271,11 @@ def bind_method(
 def _expect_private_steps(method: Method) -> None:
     """Noise in the steps protects samples whose batches are secret, and a message that is made of nothing else."""
     local = method.local
-    private = local.private is not None and len(local.phases) == 1 and local.batching.lots is not None
+    private = local.private is not None and len(local.phases) == 1 and local.batching.batch_sampling is not None
     if not private or method.unit is not ProtectedUnit.SAMPLE:
         raise CloisterError(
             f"Expected a local rule of one phase whose steps are private by themselves, over secret batches, and the "
-            f"unit sample, for noise that is local, found {local.name} and {method.unit}: use local.dp_sgd."
+            f"unit sample, for noise that is local, found {local.name} and {method.unit}: use client.dp_sgd."
         )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from cloister.joints import State, Tensors
+from cloister.core import State, Tensors
 
 
 @dataclass(frozen=True)

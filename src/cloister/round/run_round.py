@@ -28,8 +28,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cloister.core import Context, MethodState, State
 from cloister.errors import CloisterError, expect
-from cloister.joints import Context, MethodState, State
 from cloister.privacy.events import NoOp
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.unit import ProtectedUnit
@@ -113,7 +113,7 @@ def close_round(
         total = fed.blank(w, offer.broadcast).clone()
     total, mechanism_state = _with_server_noise(fed, offer.round, total, took_part, state.mechanism)
     no_key, transform_state = torch.zeros((), dtype=torch.int64, device=w.device), state.transform
-    context = Context(fed.objective, fed.public, fed.denominator, w, no_key, w.shape[0], offer.broadcast)
+    context = Context(fed.objective, fed.public_samples, fed.denominator, w, no_key, w.shape[0], offer.broadcast)
     if method.transform.decode is not None:
         total, transform_state = method.transform.decode(total, context, state.transform)
         context = replace(context, released=transform_state)

@@ -1,10 +1,10 @@
 """Transforms of a client's update, each with the bound that it leaves on ANY client's contribution."""
 
-from cloister.transforms.chains import chain
-from cloister.transforms.clipping import adaptive_clip, clip_each_tensor, clip_l2, identity, within
-from cloister.transforms.grid import on_a_grid
-from cloister.transforms.levels import on_levels
+from cloister.transforms.chain import chain
+from cloister.transforms.clipping import adaptive_clip, clip_each_tensor, clip_l2, clip_to_norm, identity
+from cloister.transforms.levels import quantize_to_levels
 from cloister.transforms.masks import active_part, public_mask, random_mask
+from cloister.transforms.quantization import quantize
 from cloister.transforms.top_k import top_k_after_noise, top_k_of_sum
 from cloister.transforms.votes import votes
 
@@ -14,13 +14,13 @@ __all__ = [
     "chain",
     "clip_each_tensor",
     "clip_l2",
+    "clip_to_norm",
     "identity",
-    "on_a_grid",
-    "on_levels",
     "public_mask",
+    "quantize",
+    "quantize_to_levels",
     "random_mask",
     "top_k_after_noise",
     "top_k_of_sum",
     "votes",
-    "within",
 ]

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from cloister.core import Context, Layout, Sensitivity, State, Transform
 from cloister.errors import expect_positive, expect_share
-from cloister.joints import Context, Layout, Sensitivity, State, Transform
 
 # Scaling rounds four times, each time by at most half a unit in the last place; this much below the bound absorbs it.
 _ROUNDING = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
@@ -19,10 +19,10 @@ def identity() -> Transform:
     return Transform("identity", {}, lambda update, context: update, lambda known, layout: known)
 
 
-def clip_l2(clip: float) -> Transform:
+def clip_l2(clip_norm: float) -> Transform:
     """Scale the WHOLE update u to norm at most S: u * min(1, S / ||u||_2).
 
-    Guarantee: the encoded update's L2 norm is at most `clip` for any input without NaN. (An update with NaN
+    Guarantee: the encoded update's L2 norm is at most `clip_norm` for any input without NaN. (An update with NaN
     or infinity never arrives here: the round replaces it by zero.)
 
     | update                  | encoded                                             |
@@ -32,19 +32,19 @@ def clip_l2(clip: float) -> Transform:
     | norm above S            | same direction, norm S up to rounding, never above  |
     | norm beyond the dtype   | the same                                            |
     """
-    expect_positive("clip", clip, "choose the norm to which updates are clipped", or_infinite=True)
+    expect_positive("clip_norm", clip_norm, "choose the norm to which updates are clipped", or_infinite=True)
     return Transform(
         "clip_l2",
-        {"clip": clip},
-        lambda update, context: within(update, clip),
-        lambda known, layout: Sensitivity(clip, known.length),
+        {"clip_norm": clip_norm},
+        lambda update, context: clip_to_norm(update, clip_norm),
+        lambda known, layout: Sensitivity(clip_norm, known.length),
     )
 
 
-def within(update: Tensor, limit: float) -> Tensor:
+def clip_to_norm(update: Tensor, limit: float) -> Tensor:
     """The vector, scaled to norm `limit` where it is longer.
 
-    >>> within(torch.tensor([3.0, 4.0]), 1.0)
+    >>> clip_to_norm(torch.tensor([3.0, 4.0]), 1.0)
     tensor([0.6000, 0.8000])
     """
     if not update.shape[0]:
@@ -87,24 +87,24 @@ def _safely_below(limit: float, update: Tensor) -> float:
     return max(limit * (1 - _ROUNDING[update.dtype] - size * 2.0**-54) - math.sqrt(size) * smallest, 0.0)
 
 
-def clip_each_tensor(clip: float) -> Transform:
-    """Clip every tensor of the model by itself, and take the whole for one of norm `clip`: a published mistake.
+def clip_each_tensor(clip_norm: float) -> Transform:
+    """Clip every tensor of the model by itself, and take the whole for one of norm `clip_norm`: a published mistake.
 
     With L tensors the whole update has norm up to sqrt(L) * clip. This is for replication: the noise is scaled to
-    `clip`, as it was published, and the price is that of the norm as it is.
+    `clip_norm`, as it was published, and the price is that of the norm as it is.
     """
-    expect_positive("clip", clip, "choose the norm to which tensors are clipped")
+    expect_positive("clip_norm", clip_norm, "choose the norm to which tensors are clipped")
 
     def encode(update: Tensor, context: Context) -> Tensor:
-        return torch.cat([within(piece, clip) for piece in context.objective.layout.pieces(update)])
+        return torch.cat([clip_to_norm(piece, clip_norm) for piece in context.objective.layout.pieces(update)])
 
     def sensitivity(known: Sensitivity, layout: Layout) -> Sensitivity:
-        return Sensitivity(clip * math.sqrt(len(layout.names)), known.length, assumed_l2=clip)
+        return Sensitivity(clip_norm * math.sqrt(len(layout.names)), known.length, assumed_l2=clip_norm)
 
-    return Transform("clip_each_tensor", {"clip": clip}, encode, sensitivity)
+    return Transform("clip_each_tensor", {"clip_norm": clip_norm}, encode, sensitivity)
 
 
-def adaptive_clip(clip: float, quantile: float, clip_lr: float, bit_weight: float) -> Transform:
+def adaptive_clip(clip_norm: float, quantile: float, clip_lr: float, bit_weight: float) -> Transform:
     """Clip to a norm S that follows a quantile of the updates' norms (Andrew et al. 2021), found out privately.
 
     A client sends u/S within norm 1 and, beside it, (b - 1/2) * bit_weight, where b says whether its update was within
@@ -113,13 +113,13 @@ def adaptive_clip(clip: float, quantile: float, clip_lr: float, bit_weight: floa
     S <- S exp(-clip_lr (share - quantile)), with the share kept between 0 and 1 and S within
     a factor of a million of where it began.
     """
-    expect_positive("clip", clip, "the norm to start from")
+    expect_positive("clip_norm", clip_norm, "the norm to start from")
     expect_share("quantile", quantile, "0.5 clips half of the updates")
     expect_positive("clip_lr", clip_lr, "0.2 is usual")
     expect_positive("bit_weight", bit_weight, "how much of the noise's room the count takes")
 
     def encode(update: Tensor, context: Context) -> Tensor:
-        now, most = context.broadcast["clip"], _safely_below(1.0, update)
+        now, most = context.broadcast["clip_norm"], _safely_below(1.0, update)
         direction, short, norm = _measured(update)
         bit = ((norm <= now).to(update.dtype) - 0.5) * (bit_weight * (1 - _ROUNDING[update.dtype]))
         # Dividing a huge update by a small S could exceed all numbers; beyond S only its direction is needed.
@@ -127,20 +127,20 @@ def adaptive_clip(clip: float, quantile: float, clip_lr: float, bit_weight: floa
         return torch.cat([torch.where(norm <= now * most, update / _usable(now, update), beyond), bit[None]])
 
     def decode(total: Tensor, context: Context, state: State) -> tuple[Tensor, State]:
-        now = context.broadcast["clip"]
+        now = context.broadcast["clip_norm"]
         share = (total[-1].double() / bit_weight / context.expected + 0.5).clamp(0, 1)
         following = now * torch.exp(-clip_lr * (share - quantile))
-        return total[:-1] * _usable(now, total), {"clip": following.clamp(clip * 1e-6, clip * 1e6)}
+        return total[:-1] * _usable(now, total), {"clip_norm": following.clamp(clip_norm * 1e-6, clip_norm * 1e6)}
 
-    settings = {"clip": clip, "quantile": quantile, "clip_lr": clip_lr, "bit_weight": bit_weight}
+    settings = {"clip_norm": clip_norm, "quantile": quantile, "clip_lr": clip_lr, "bit_weight": bit_weight}
     return Transform(
         "adaptive_clip",
         settings,
         encode,
         lambda known, layout: Sensitivity(math.sqrt(1 + bit_weight**2 / 4), _one_more(known.length)),
         decode,
-        init=lambda w: {"clip": torch.tensor(clip, dtype=torch.float64, device=w.device)},
-        broadcast=lambda streams, round, context, state: {"clip": state["clip"]},
+        init=lambda w: {"clip_norm": torch.tensor(clip_norm, dtype=torch.float64, device=w.device)},
+        broadcast=lambda streams, round, context, state: {"clip_norm": state["clip_norm"]},
     )
 
 
@@ -148,7 +148,7 @@ def _one_more(length: int | None) -> int | None:
     return None if length is None else length + 1
 
 
-def _usable(clip: Tensor, like: Tensor) -> Tensor:
+def _usable(clip_norm: Tensor, like: Tensor) -> Tensor:
     """The clip as a number of that type: neither zero nor infinite."""
     kind = torch.finfo(like.dtype)
-    return clip.clamp(kind.tiny, kind.max).to(like.dtype)
+    return clip_norm.clamp(kind.tiny, kind.max).to(like.dtype)

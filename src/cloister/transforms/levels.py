@@ -6,16 +6,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cloister.core import Context, Layout, Sensitivity, State, Transform
 from cloister.errors import expect, expect_count, expect_positive
-from cloister.joints import Context, Layout, Sensitivity, State, Transform
 from cloister.privacy.binomial import message_norm
-from cloister.streams import Streams, fold, uniform_pairs
-from cloister.walsh import hadamard, padded
+from cloister.random.streams import Streams, fold, uniform_pairs
+from cloister.transforms.hadamard import hadamard, padded
 
 _ROUNDING = -1  # a place under a client's key that no step of its training has: draws must not depend on the update
 
 
-def on_levels(range: float, levels: int, rotate: bool = False, trials: int = 0, messages: int = 1) -> Transform:
+def quantize_to_levels(
+    range: float, levels: int, rotate: bool = False, trials: int = 0, messages: int = 1
+) -> Transform:
     """Cut every number of the (clipped) update off at +-range and round it at random to one of `levels` equally
     spaced points, which are numbered from -(levels - 1)/2 to (levels - 1)/2.
 
@@ -26,7 +28,7 @@ def on_levels(range: float, levels: int, rotate: bool = False, trials: int = 0, 
     the noise of `trials` coins in each; 1 where messages are sent as they are.
 
     Guarantee: numbers lie within +-(levels - 1)/2, whatever the data, and are right in the mean where nothing is cut
-    off. What rounding adds to the distance of neighbours is bounded but for a small chance (`privacy/binomial.py`): the
+    off. What rounding adds to the distance of neighbors is bounded but for a small chance (`privacy/binomial.py`): the
     draws need not be secret for that, but they must not depend on data, so they are made of the client's `key`.
     """
     expect_positive("range", range, "give the largest number that is not cut off")
@@ -60,4 +62,4 @@ def on_levels(range: float, levels: int, rotate: bool = False, trials: int = 0, 
 
     settings = {"range": range, "levels": levels, "rotate": rotate, "bits": bits}
     told = broadcast if rotate else None
-    return Transform("on_levels", settings, encode, sensitivity, decode, broadcast=told, bits=bits)
+    return Transform("quantize_to_levels", settings, encode, sensitivity, decode, broadcast=told, bits=bits)

@@ -7,58 +7,58 @@ import math
 import torch
 from torch import Tensor
 
+from cloister.core import Broadcast, Context, Layout, Sensitivity, Settings, State, Transform
+from cloister.core.public_training import train_on_public
+from cloister.core.sparsity import expect_fraction, kept_of
 from cloister.errors import CloisterError, expect, expect_count, expect_positive
-from cloister.joints import Broadcast, Context, Layout, Sensitivity, Settings, State, Transform
-from cloister.public import trained_on
-from cloister.sparsity import expect_fraction, kept_of
-from cloister.streams import Streams
+from cloister.random.streams import Streams
 
 
-def random_mask(keep: float) -> Transform:
+def random_mask(keep_fraction: float) -> Transform:
     """Send k = keep * d coordinates, the same random ones for all clients of a round, times d/k (Fed-SMP-rand_k).
 
     The mask is drawn before anybody looks at data, so noise is needed on the k numbers alone. It comes before the
-    clip: scaling a clipped update would stretch its bound.
+    clip_norm: scaling a clipped update would stretch its bound.
     """
-    expect_fraction("keep", keep)
+    expect_fraction("keep_fraction", keep_fraction)
 
     def broadcast(streams: Streams, round: int, context: Context, state: State) -> State:
         size = context.size
-        return {"mask": streams.subset(_count(keep, size), size, context.w.device, "mask", round)}
+        return {"mask": streams.subset(_count(keep_fraction, size), size, context.w.device, "mask", round)}
 
-    return _masked("random_mask", keep, {"keep": keep}, broadcast, scaled=True)
+    return _masked("random_mask", keep_fraction, {"keep_fraction": keep_fraction}, broadcast, scaled=True)
 
 
-def public_mask(keep: float, lr: float, steps: int, batch: int) -> Transform:
+def public_mask(keep_fraction: float, lr: float, steps: int, batch_size: int) -> Transform:
     """Send k = keep * d coordinates, the same for all clients of a round: those that public data would change most.
 
     The server trains on PUBLIC data from the round's model and takes the k largest |changes| (Fed-SMP-top_k). No
     client's data enter the mask, so noise is needed on the k numbers alone.
     """
-    expect_fraction("keep", keep)
+    expect_fraction("keep_fraction", keep_fraction)
     expect_positive("public_lr", lr, "the server's learning rate on public data")
     expect_count("public_steps", steps, "the mask is what these steps change most", most=10**4)
-    expect_count("public_batch", batch, "public samples in a mini-batch")
+    expect_count("public_batch_size", batch_size, "public samples in a mini-batch")
 
     def broadcast(streams: Streams, round: int, context: Context, state: State) -> State:
         w, key = context.w, streams.key("public", round)
-        if context.public is None:
-            raise CloisterError("Expected public samples, found none: set some aside, such as public = 500.")
+        if context.public_samples is None:
+            raise CloisterError("Expected public samples, found none: set some aside, such as public_samples = 500.")
         expect(context.size == len(w), f"updates of {len(w)} numbers for public_mask", context.size, "put it first")
-        change = (trained_on(context.objective, w, *context.public, lr, steps, batch, key) - w).abs()
-        kept = torch.topk(change, _count(keep, len(change)), sorted=False).indices
+        change = (train_on_public(context.objective, w, *context.public_samples, lr, steps, batch_size, key) - w).abs()
+        kept = torch.topk(change, _count(keep_fraction, len(change)), sorted=False).indices
         return {"mask": kept.sort().values}
 
-    settings = {"keep": keep, "public_lr": lr, "public_steps": steps, "public_batch": batch}
-    return _masked("public_mask", keep, settings, broadcast, scaled=False)
+    settings = {"keep_fraction": keep_fraction, "public_lr": lr, "public_steps": steps, "public_batch_size": batch_size}
+    return _masked("public_mask", keep_fraction, settings, broadcast, scaled=False)
 
 
-def _count(keep: float, size: int) -> int:
+def _count(keep_fraction: float, size: int) -> int:
     # Fed-SMP cuts off where LUS rounds (`sparsity.kept_of`); and 0.29 * 100 is a little less than 29.
-    return max(1, math.floor(round(keep * size, 9)))
+    return max(1, math.floor(round(keep_fraction * size, 9)))
 
 
-def _masked(name: str, keep: float, settings: Settings, broadcast: Broadcast, scaled: bool) -> Transform:
+def _masked(name: str, keep_fraction: float, settings: Settings, broadcast: Broadcast, scaled: bool) -> Transform:
     def encode(update: Tensor, context: Context) -> Tensor:
         mask: Tensor = context.broadcast["mask"]
         kept = update.index_select(0, mask)
@@ -71,18 +71,18 @@ def _masked(name: str, keep: float, settings: Settings, broadcast: Broadcast, sc
         return total.new_zeros(context.size).index_copy(0, context.broadcast["mask"], total), {}
 
     def sensitivity(known: Sensitivity, layout: Layout) -> Sensitivity:
-        return Sensitivity(length=None if known.length is None else _count(keep, known.length))
+        return Sensitivity(length=None if known.length is None else _count(keep_fraction, known.length))
 
     return Transform(name, settings, encode, sensitivity, decode, broadcast=broadcast)
 
 
-def active_part(keep: float) -> Transform:
+def active_part(keep_fraction: float) -> Transform:
     """Send the coordinates that the client was training, and no others: which they are, the server knows (Fed-SPA)."""
-    expect_fraction("keep", keep)
+    expect_fraction("keep_fraction", keep_fraction)
     return Transform(
         "active_part",
-        {"keep": keep},
+        {"keep_fraction": keep_fraction},
         lambda update, context: update,
         lambda known, layout: known,
-        entries=lambda size: kept_of(size, keep),
+        entries=lambda size: kept_of(size, keep_fraction),
     )

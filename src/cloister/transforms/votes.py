@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from cloister.core import Context, Sensitivity, Transform
 from cloister.errors import CloisterError, expect
-from cloister.joints import Context, Sensitivity, Transform
 
 
 def votes(queries: int) -> Transform:
@@ -21,9 +21,9 @@ def votes(queries: int) -> Transform:
     """
 
     def encode(update: Tensor, context: Context) -> Tensor:
-        if context.public is None:
-            raise CloisterError("Expected public samples, found none: set some aside, such as public = 500.")
-        outputs = context.objective.outputs(context.w + update, context.public[0][:queries])
+        if context.public_samples is None:
+            raise CloisterError("Expected public samples, found none: set some aside, such as public_samples = 500.")
+        outputs = context.objective.outputs(context.w + update, context.public_samples[0][:queries])
         expect(
             outputs.dim() == 2, "a model that names one class a sample", tuple(outputs.shape), "vote with a classifier"
         )

@@ -14,8 +14,8 @@ import numpy as np
 from cloister.data.formats.format import Format
 from cloister.data.formats.safe_pickle import load_dictionary, uint8_array
 from cloister.data.formats.source import Source
-from cloister.data.parts import joined
 from cloister.data.raw import RawData, Samples
+from cloister.data.splits import joined
 
 
 @dataclass(frozen=True)

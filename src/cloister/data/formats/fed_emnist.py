@@ -14,8 +14,8 @@ import numpy as np
 
 from cloister.data.formats.format import Format
 from cloister.data.formats.source import Source
-from cloister.data.parts import joined
 from cloister.data.raw import RawData, Samples
+from cloister.data.splits import joined
 from cloister.errors import CloisterError
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from cloister.data.formats.format import Format
 from cloister.data.formats.source import Source
-from cloister.data.parts import joined, train_and_test
 from cloister.data.raw import Array, RawData, Samples
+from cloister.data.splits import joined, train_and_test
 
 CLASSES = 62
 MEAN_ON_PAPER, MEAN_ON_BLACK, STD = 0.9637, 0.0363, 0.1592  # in common use for LEAF's files

@@ -17,8 +17,8 @@ import numpy as np
 
 from cloister.data.formats.format import Format
 from cloister.data.formats.source import MOST_BYTES, Source
-from cloister.data.parts import train_and_test
 from cloister.data.raw import Array, RawData, Samples
+from cloister.data.splits import train_and_test
 
 CLASSES = 6  # walking, upstairs, downstairs, sitting, standing, laying
 CHANNELS = [f"{signal}_{axis}" for signal in ("body_acc", "body_gyro", "total_acc") for axis in "xyz"]

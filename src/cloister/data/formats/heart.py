@@ -14,8 +14,8 @@ import numpy as np
 
 from cloister.data.formats.format import Format
 from cloister.data.formats.source import Source
-from cloister.data.parts import held_out, joined
 from cloister.data.raw import Array, RawData, Samples
+from cloister.data.splits import held_out, joined
 from cloister.errors import expect
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -24,12 +24,12 @@ HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 class Feature(NamedTuple):
     """A column: what a healthy adult would have (for a hospital that never measured it), and how it is scaled.
 
-    These are textbook values and ends of the scales, not statistics of the data: x becomes (x - centre) / spread.
+    These are textbook values and ends of the scales, not statistics of the data: x becomes (x - center) / spread.
     """
 
     name: str
     healthy: float
-    centre: float
+    center: float
     spread: float
 
 
@@ -45,7 +45,7 @@ FEATURES = (
     Feature("exang", 0, 0.5, 0.5),  # angina under exercise
     Feature("oldpeak", 0, 1, 1),  # depression of ST under exercise
     Feature("slope", 1, 2, 1),  # of ST, 1 up to 3 down
-    Feature("ca", 0, 1.5, 1.5),  # vessels coloured, 0 to 3
+    Feature("ca", 0, 1.5, 1.5),  # vessels colored, 0 to 3
     Feature("thal", 3, 5, 2),  # 3 normal, 6 fixed, 7 reversible defect
 )
 NEVER_ZERO = [number for number, feature in enumerate(FEATURES) if feature.name in ("trestbps", "chol")]
@@ -84,8 +84,8 @@ def _hospital(source: Source, name: str, seed: int, own: bool) -> tuple[Samples,
         column = values[:, number]
         known = column[~test & ~np.isnan(column)]
         column[np.isnan(column)] = np.median(known) if own and len(known) else feature.healthy
-    centre, spread = (np.array([getattr(f, what) for f in FEATURES]) for what in ("centre", "spread"))
-    scaled = ((values - centre) / spread).astype(np.float32)
+    center, spread = (np.array([getattr(f, what) for f in FEATURES]) for what in ("center", "spread"))
+    scaled = ((values - center) / spread).astype(np.float32)
     train, held = (Samples(scaled[m], sick[m], np.full(int(m.sum()), name)) for m in (~test, test))
     return train, held
 

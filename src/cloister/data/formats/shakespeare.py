@@ -13,8 +13,8 @@ import numpy as np
 
 from cloister.data.formats.format import Format
 from cloister.data.formats.source import Source, packed
-from cloister.data.parts import joined
 from cloister.data.raw import Array, RawData, Samples
+from cloister.data.splits import joined
 from cloister.errors import expect_count
 
 # Known before any data is seen: 0 stands for every character that is not among these.
@@ -29,7 +29,7 @@ def files(root: Path, length: int = 80, stride: int | None = None) -> list[Path]
 
 
 def read(root: Path, length: int = 80, stride: int | None = None) -> RawData:
-    """Windows of `length` characters int64 [n, length], each labelled with the character that follows it.
+    """Windows of `length` characters int64 [n, length], each labeled with the character that follows it.
 
     The first four fifths of what a role says are for training, but at least one window; the rest is for testing, and
     no window reaches over the cut. A role that says too little for one window has no samples. Windows start `stride`

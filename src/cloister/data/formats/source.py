@@ -53,7 +53,7 @@ class Source:
         except (FileNotFoundError, NotADirectoryError):
             raise self.missing() from None
         except OSError as error:
-            raise CloisterError(f"Expected to read {self.path}, found {error.strerror}: mend that.") from error
+            raise CloisterError(f"Expected to read {self.path}, found {error.strerror}: fix that.") from error
         if self.path.suffix != ".gz":
             return data
         try:

@@ -1,0 +1,29 @@
+"""Local rules: what a client computes from its data, as pure functions that can be mapped over a cohort."""
+
+from cloister.client import gradients
+from cloister.client.dp_sgd import Clipping, by_coordinate, by_norm, dp_sgd
+from cloister.client.sparsification import Importance, keep_important, keep_largest
+from cloister.client.thresholds import Threshold, as_written, fixed, quantile, repaired
+from cloister.client.training import LocalSGD, Optimizer, adam, one_gradient, sgd, sgd_optimizer
+
+__all__ = [
+    "Clipping",
+    "Importance",
+    "LocalSGD",
+    "Optimizer",
+    "Threshold",
+    "adam",
+    "as_written",
+    "by_coordinate",
+    "by_norm",
+    "dp_sgd",
+    "fixed",
+    "gradients",
+    "keep_important",
+    "keep_largest",
+    "one_gradient",
+    "quantile",
+    "repaired",
+    "sgd",
+    "sgd_optimizer",
+]

@@ -1,0 +1,205 @@
+"""A torch module and a loss as one pure function of a flat vector, after checking that this is possible."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.overrides import TorchFunctionMode
+
+from cloister.client.per_sample import Model, PerSampleGradients
+from cloister.client.preprocessing import Preprocessing, plain
+from cloister.core import Batch, Layout, Objective
+from cloister.errors import CloisterError
+from cloister.random.streams import fold, uniform
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs [b, ...], labels [b, ...]) -> losses, one or more per sample, batch first."""
+
+
+def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The loss of a classifier, per sample."""
+    # What F.cross_entropy computes for labels that are classes; under vmap that one is worked out in Python each time.
+    return -F.log_softmax(outputs, 1).gather(1, labels.unsqueeze(1)).squeeze(1)
+
+
+def objective_of(
+    module: nn.Module,
+    loss: Loss,
+    inputs: Tensor,
+    labels: Tensor,
+    classes: int | None,
+    preprocessing: Preprocessing | None = None,
+) -> Objective:
+    """The minimization problem of a module; `inputs` and `labels` are a few samples to try it on."""
+    layout, preprocess = Layout.of(module), preprocessing or plain()
+    _refuse_batch_norm(module)
+    dtype = next(iter(module.parameters())).dtype
+    draws = _try(module, loss, preprocess.test(inputs, dtype), labels, classes)
+    own, tied = _PerThread(module), _shares_parameters(module)
+
+    def losses(
+        parameters: dict[str, Tensor], inputs: Tensor, labels: Tensor, key: Tensor, slot: Tensor | None = None
+    ) -> Tensor:
+        with KeyedDropout(key, slot) if draws else nullcontext():
+            outputs = torch.func.functional_call(own.module, parameters, (inputs,), tie_weights=tied)
+        found = loss(outputs, labels)
+        return found.flatten(1).mean(1) if found.dim() > 1 else found
+
+    def see(batch: Batch, dtype: torch.dtype) -> Tensor:
+        return preprocess.train(batch.inputs, batch.key, dtype)
+
+    def mean_loss(w: Tensor, batch: Batch) -> Tensor:
+        ready = preprocess.name == "plain" and batch.inputs.dtype == w.dtype  # nothing is left to be done
+        inputs = batch.inputs if ready else see(batch, w.dtype)
+        found = losses(layout.views(w), inputs, batch.labels, batch.key)
+        return torch.where(batch.mask, found, 0.0).sum() / batch.count
+
+    def outputs(w: Tensor, inputs: Tensor) -> Tensor:
+        found: Tensor = torch.func.functional_call(own.still, layout.views(w), (preprocess.test(inputs, w.dtype),))
+        return found
+
+    samples = PerSampleGradients(Model(layout, dtype, see, losses), inputs.clone(), labels.clone())
+    return Objective(layout, mean_loss, torch.func.grad, outputs, samples)
+
+
+class _PerThread(threading.local):
+    """A module for each thread: `functional_call` puts other parameters into it for as long as it runs."""
+
+    def __init__(self, module: nn.Module) -> None:
+        first = threading.current_thread() is threading.main_thread()
+        self.module = module if first else copy.deepcopy(module)
+        self.still = copy.deepcopy(module).eval()  # as it is used, without dropout
+
+
+def _shares_parameters(module: nn.Module) -> bool:
+    """Whether one stands in several places; to find that out in every call takes as long as a small layer."""
+    places = dict(module.named_parameters(remove_duplicate=False))
+    return len(places) > len({id(parameter) for parameter in places.values()})
+
+
+class KeyedDropout(TorchFunctionMode):
+    """Dropout whose masks follow from a key, so that clients differ and engines agree.
+
+    Covers `nn.Dropout` and its 1d, 2d and 3d forms, as modules and as functions. The n-th call under one key
+    uses the key's n-th position; a sample's mask does not depend on how many samples follow it. A sample that comes
+    alone, as a batch of one, says with `slot` which place in its batch it has.
+    """
+
+    def __init__(self, key: Tensor, slot: Tensor | None = None) -> None:
+        super().__init__()
+        self.key, self.slot = key, slot
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func not in _DROPOUT:
+            return func(*args, **kwargs)
+        return self._drop(_DROPOUT[func], *args, **kwargs)
+
+    def _drop(self, whole: bool, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        if not training or p == 0:
+            return input
+        self.calls += 1
+        shape = input.shape[:2] + (1,) * (input.dim() - 2) if whole else input.shape
+        keep = uniform(fold(self.key, self.calls), shape, self.slot) >= p
+        return torch.where(keep, input / (1 - p) if p < 1 else input, torch.zeros_like(input))
+
+
+# Each function, and whether it drops whole channels.
+_DROPOUT = {F.dropout: False, F.dropout1d: True, F.dropout2d: True, F.dropout3d: True}
+
+
+def _refuse_batch_norm(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        if isinstance(part, _NormBase) and ("BatchNorm" in type(part).__name__ or part.track_running_stats):
+            raise CloisterError(
+                f"Expected a model without {type(part).__name__} (found at {name or 'the top'!r}): it mixes samples "
+                "and its running statistics would leave the client unclipped, so convert the model with "
+                "cloister.models.group_norm(model)."
+            )
+
+
+def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes: int | None) -> bool:
+    """Run the module twice on a few samples; refuse what does not fit; say whether it uses dropout."""
+    for name, parameter in module.named_parameters():
+        if not parameter.isfinite().all():
+            raise CloisterError(
+                f"Expected a model whose weights are finite numbers, found NaN or infinity in {name!r}: initialize it "
+                "anew, or load other weights."
+            )
+    key = torch.zeros((), dtype=torch.int64, device=inputs.device)
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), _training(module):
+        with explained(f"a model that takes inputs of shape {tuple(inputs.shape)}"):
+            with KeyedDropout(key) as mode:
+                outputs = module(inputs)
+            with KeyedDropout(key):
+                repeated = module(inputs)
+        changed = [n for n, b in module.named_buffers() if n not in before or not torch.equal(b, before[n])]
+        for name, buffer in module.named_buffers():
+            if name in before:
+                buffer.copy_(before[name])
+    if changed:
+        raise CloisterError(
+            f"Expected a model whose buffers stay constant in training, found that {changed[0]!r} changes: such a "
+            "buffer would leave the client unclipped, so make it a parameter or keep it fixed."
+        )
+    if not outputs.isfinite().all():
+        raise CloisterError(
+            f"Expected a model that makes finite numbers of the data, found {outputs[~outputs.isfinite()][0].item()}: "
+            "scale the inputs, or fix the model."
+        )
+    if not torch.equal(outputs, repeated):
+        raise CloisterError(
+            "Expected the model's randomness to come from dropout layers alone, found other random draws in its "
+            "forward pass: use torch.nn.Dropout or torch.nn.functional.dropout."
+        )
+    _check_outputs(outputs, loss, labels, classes)
+    return bool(mode.calls)
+
+
+def _check_outputs(outputs: Tensor, loss: Loss, labels: Tensor, classes: int | None) -> None:
+    if classes is not None and (outputs.dim() < 2 or outputs.shape[1] < classes):
+        raise CloisterError(
+            f"Expected a model with at least {classes} outputs per sample, one for each class, found outputs of "
+            f"shape {tuple(outputs.shape)} for {len(labels)} samples: widen the model's last layer."
+        )
+    with explained(f"a loss that takes the model's outputs of shape {tuple(outputs.shape)}"):
+        losses = loss(outputs, labels)
+    if losses.dim() == 0 or len(losses) != len(labels):
+        raise CloisterError(
+            f"Expected one loss per sample ({len(labels)}), found losses of shape {tuple(losses.shape)}: use "
+            "reduction='none' and a model whose outputs have the batch first."
+        )
+
+
+@contextmanager
+def explained(expectation: str) -> Iterator[None]:
+    """What torch says of a misfit, in the house's form."""
+    try:
+        yield
+    except CloisterError:
+        raise
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CloisterError(
+            f"Expected {expectation}, found that it fails ({reason}): make model, loss and data fit each other."
+        ) from error
+
+
+@contextmanager
+def _training(module: nn.Module) -> Iterator[None]:
+    was = module.training
+    module.train()
+    try:
+        yield
+    finally:
+        module.train(was)

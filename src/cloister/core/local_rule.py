@@ -1,0 +1,119 @@
+"""What a client computes from its data: how samples become mini-batches, and what happens to each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from torch import Tensor
+
+from cloister.core.objective import Batch, Layout, Objective
+from cloister.core.state import Tensors
+from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian, Unsupported
+
+Settings = Mapping[str, Any]
+"""Plain values that, with the name, say all about a part: they are shown, hashed and certified."""
+
+BatchSampling = Literal["poisson", "fixed_size"]
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How local data become mini-batches: shuffled passes, cut into pieces of at most `batch_size` samples.
+
+    Either a number of `local_steps` (as many passes as they need) or of `local_epochs` (whole passes); or, with
+    `again`, the last batch of the phase before, once more. With `lots` every step draws its samples anew, in secret,
+    and a pass is as many steps as would see every sample once: "poisson" (each sample joins with probability 1/steps of
+    a pass) or "fixed_size" (exactly `batch_size` of them, all subsets alike).
+    """
+
+    batch_size: int
+    local_steps: int | None = None
+    local_epochs: int | None = None
+    again: bool = False
+    batch_sampling: BatchSampling | None = None
+
+    def steps_for(self, samples: int) -> int:
+        """How many steps a client with so many samples takes."""
+        if not samples:
+            return 0
+        return (
+            (self.local_steps or 0) if self.local_epochs is None else self.local_epochs * -(-samples // self.batch_size)
+        )
+
+    def expected(self, samples: int) -> float:
+        """How many samples a drawn batch has, or is expected to have: the constant that its sum is divided by."""
+        if self.batch_sampling == "fixed_size":
+            return float(min(self.batch_size, samples))
+        return samples * self.sampling_rate(samples)
+
+    def sampling_rate(self, samples: int) -> float:
+        """The probability with which a sample joins a Poisson batch."""
+        return 1 / max(-(-samples // self.batch_size), 1)
+
+    def event(self, noise_multiplier: float, samples: int) -> Event:
+        """What one step over a drawn batch costs a client with so many samples."""
+        if self.batch_sampling is None:
+            return Unsupported(
+                "batches are cut from shuffled passes, and only secret batches that are drawn anew have a price"
+            )
+        if self.batch_sampling == "fixed_size":
+            return FixedSizeGaussian(noise_multiplier, min(self.batch_size, samples), samples)
+        return PoissonGaussian(noise_multiplier, self.sampling_rate(samples))
+
+
+Step = Callable[[Objective, Tensors, Tensor, Batch, Tensor], Tensors]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps of local work that are alike: which batches they take and what each does with one.
+
+    `step(objective, state, w, batch, round) -> state`, where w is the model at the start of the round. A step that is
+    not the client's (of a batch without a real sample) changes nothing: the round sees to that. The round's number is a
+    tensor without dimensions, so that what is captured or compiled once serves every round.
+    """
+
+    batching: Batching
+    step: Step
+
+
+@dataclass(frozen=True)
+class PrivateSteps:
+    """What makes each step of a local rule private by itself, for one sample of the client's.
+
+    A step takes `draws(d)` normal numbers, already scaled to the noise multiplier of its gradient, z; `worth(z)` is the
+    multiplier of the one Gaussian release that all its queries together amount to. `clip_norm` bounds one sample's
+    share.
+    """
+
+    clip_norm: float | None
+    draws: Callable[[int], int]
+    worth: Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class LocalRule:
+    """What a client computes from its data, step by step, each a pure function that engines map and compile.
+
+    `init(w)` is the state at the start of a round (vectors), `phases` say what happens to it, and
+    `update(layout, state, w) -> [d]` is what the client would send. `own(w, key)` is what of that state is random, and
+    no secret; `client_state` names what stays with the client from round to round. `private` is set where every step is
+    private by itself, so that the update needs no further noise.
+    """
+
+    name: str
+    settings: Settings
+    phases: tuple[Phase, ...]
+    init: Callable[[Tensor], Tensors]
+    update: Callable[[Layout, Tensors, Tensor], Tensor]
+    own: Callable[[Tensor, Tensor], Tensors] | None = None
+    client_state: tuple[str, ...] = ()
+    private: PrivateSteps | None = None
+
+    @cached_property
+    def batching(self) -> Batching:
+        """How the first phase, which trains, takes its batches."""
+        return self.phases[0].batching

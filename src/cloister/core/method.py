@@ -1,0 +1,77 @@
+"""A federated method: one choice for each of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from cloister.core.cohort import Cohort
+from cloister.core.context import BindContext
+from cloister.core.local_rule import LocalRule
+from cloister.core.mechanism import Mechanism
+from cloister.core.server_optimizer import ServerOptimizer
+from cloister.core.state import MethodState, State
+from cloister.core.transform import Transform
+from cloister.errors import expect_type
+from cloister.privacy.unit import ProtectedUnit
+
+RELEASED = "the noisy sum of the clients' updates in every round, and so every model computed from these sums"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A federated method: one choice for each part but the cohort.
+
+    `bind(method, context)` completes a method whose parts depend on the model, the cohort or public data, once its
+    noise is known. `claims` is set where a paper's own choices are replicated: the certificate then shows what the
+    paper would claim, by that arithmetic (`privacy/published_claims.py`). `local_only`: nothing is proven of the sum,
+    only of single messages. `notes` go into the certificate. `noise_schedule(state of the server optimizer)` is a
+    factor on the noise multiplier of the next round, computed from what was released before.
+    """
+
+    name: str
+    local: LocalRule
+    transform: Transform
+    mechanism: Mechanism
+    server: ServerOptimizer
+    released: str = RELEASED
+    bind: Callable[[Method, BindContext], Method] | None = None
+    claims: str | None = None
+    local_only: bool = False
+    notes: tuple[str, ...] = ()
+    trust: str | None = None  # who must be trusted, where it is not what the mechanism says
+    adjacency: str | None = None  # what the price is about, where it is not what the cohort says
+    noise_schedule: Callable[[State], float] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no part: a name, a function that was not called, a class of torch's."""
+        for part, (kind, example) in _PARTS.items():
+            expect_type(part, getattr(self, part), kind, f"a {kind.__name__} such as cloister.{example}")
+
+    @property
+    def unit(self) -> ProtectedUnit:
+        """Whom the method protects: its noise decides."""
+        return self.mechanism.unit
+
+    def init(self, w: Tensor) -> MethodState:
+        """What is kept from round to round, at the start."""
+        return MethodState(transform=self.transform.init(w) if self.transform.init else {}, server=self.server.init(w))
+
+
+_PARTS: dict[str, tuple[type, str]] = {
+    "local": (LocalRule, "client.sgd(lr=0.1, local_steps=5)"),
+    "transform": (Transform, "transforms.clip_l2(1.0)"),
+    "mechanism": (Mechanism, "mechanisms.gaussian()"),
+    "server": (ServerOptimizer, "server.sgd()"),
+}
+
+
+def describe(part: LocalRule | Transform | Mechanism | ServerOptimizer | Cohort) -> dict[str, Any]:
+    """A part as plain values, for configuration hashes, certificates and people."""
+    described: dict[str, Any] = {"name": part.name, **part.settings}
+    if isinstance(part, Transform) and part.parts:
+        described["parts"] = [describe(one) for one in part.parts]
+    return described

@@ -1,0 +1,46 @@
+"""What happens to an update on its way to the server, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from cloister.core.context import Context
+from cloister.core.local_rule import Settings
+from cloister.core.objective import Layout
+from cloister.core.sensitivity import Sensitivity
+from cloister.core.state import State
+from cloister.random.streams import Streams
+
+Broadcast = Callable[[Streams, int, Context, State], State]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """What happens to an update on its way: the client's half, the server's half, and what leaves it.
+
+    `encode(update [d], context) -> message [m]`; what the server gets is a sum of messages, and
+    `decode(sum, context, state) -> (sum of updates, state)` undoes what encoding did to it.
+    `sensitivity(known, layout)` is the guarantee: from what reaches the transform to the length, type and norm bounds
+    of what leaves it.
+
+    A transform may keep a state at the server (`init(w)`) and tell every client something before the round:
+    `broadcast(streams, round, context, state)`, computed from public things and from what was released before.
+    `after(message, context)` is what a client does once its noise share is in. `bits` is how many a number takes on the
+    wire, where it is not what its type takes; `entries(m)` how many numbers are sent, where the others are zero and
+    both sides know which.
+    """
+
+    name: str
+    settings: Settings
+    encode: Callable[[Tensor, Context], Tensor]
+    sensitivity: Callable[[Sensitivity, Layout], Sensitivity]
+    decode: Callable[[Tensor, Context, State], tuple[Tensor, State]] | None = None
+    init: Callable[[Tensor], State] | None = None
+    broadcast: Broadcast | None = None
+    after: Callable[[Tensor, Context], Tensor] | None = None
+    bits: int | None = None
+    entries: Callable[[int], int] | None = None
+    parts: tuple[Transform, ...] = ()

@@ -1,0 +1,218 @@
+"""The data sets of the papers, and some more, as tasks. Files lie under CLOISTER_DATA; `cloister data` gets them.
+
+Each can set `public_samples` training samples aside as public data before the rest is dealt
+(`cloister.data.partition`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from torch import nn
+
+from cloister.client.preprocessing import Preprocessing, images
+from cloister.data.arguments import Augment, Features, Public
+from cloister.data.digits import digits
+from cloister.data.partition import partition_data
+from cloister.data.partitioners import Partition, iid, natural
+from cloister.data.raw import RawData, Samples
+from cloister.data.storage import data_folder
+from cloister.data.task import Task
+from cloister.errors import expect
+from cloister.models import char_lstm, scatter, scatter_linear
+
+
+def mnist(
+    partition: Partition | None = None,
+    augment: Augment = False,
+    features: Features = "pixels",
+    public_samples: Public = 0,
+) -> Task:
+    """MNIST: 60,000 and 10,000 digits, 28x28, 10 classes."""
+    return _images("mnist", partition or iid(), augment, features, public_samples)
+
+
+def fashion_mnist(
+    partition: Partition | None = None,
+    augment: Augment = False,
+    features: Features = "pixels",
+    public_samples: Public = 0,
+) -> Task:
+    """Fashion-MNIST: 60,000 and 10,000 pieces of clothing, 28x28, 10 classes."""
+    return _images("fashion_mnist", partition or iid(), augment, features, public_samples)
+
+
+def emnist(
+    partition: Partition | None = None,
+    split: Annotated[
+        Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"], "which of EMNIST's splits"
+    ] = "byclass",
+    augment: Augment = False,
+    side: Annotated[int | None, "frame the images in black to this side"] = None,
+    public_samples: Public = 0,
+) -> Task:
+    """EMNIST in one of its splits: letters and digits, 28x28, upright, 62 classes by class.
+
+    With side=32 they are framed in black, as DP-FedSAM's CNN wants them.
+    """
+    raw = _read("emnist", split=split)
+    return partition_data(
+        raw, partition or iid(), "emnist", _preprocessing(raw, augment, side), public_samples=public_samples
+    )
+
+
+def qmnist(
+    partition: Partition | None = None,
+    augment: Augment = False,
+    features: Features = "pixels",
+    public_samples: Public = 0,
+) -> Task:
+    """MNIST with the NIST writer of every digit: 539 natural clients."""
+    return _images("qmnist", partition or natural(), augment, features, public_samples)
+
+
+def cifar10(
+    partition: Partition | None = None,
+    augment: Augment = False,
+    features: Features = "pixels",
+    public_samples: Public = 0,
+) -> Task:
+    """CIFAR-10: 50,000 and 10,000 photographs, 32x32, 10 classes."""
+    return _images("cifar10", partition or iid(), augment, features, public_samples)
+
+
+def cifar100(
+    partition: Partition | None = None,
+    augment: Augment = False,
+    features: Features = "pixels",
+    public_samples: Public = 0,
+) -> Task:
+    """CIFAR-100: 50,000 and 10,000 photographs, 32x32, 100 classes."""
+    return _images("cifar100", partition or iid(), augment, features, public_samples)
+
+
+def femnist(partition: Partition | None = None, augment: Augment = False, public_samples: Public = 0) -> Task:
+    """LEAF's FEMNIST: letters and digits by writer, 62 classes."""
+    return _images("femnist", partition or natural(), augment, "pixels", public_samples)
+
+
+def femnist_digits(partition: Partition | None = None, augment: Augment = False, public_samples: Public = 0) -> Task:
+    """The digits of 190 of LEAF's writers."""
+    return _images("femnist_digits", partition or natural(), augment, "pixels", public_samples)
+
+
+def fed_emnist(partition: Partition | None = None, augment: Augment = False, public_samples: Public = 0) -> Task:
+    """TensorFlow Federated's EMNIST: 3,400 writers, 62 classes."""
+    return _images("fed_emnist", partition or natural(), augment, "pixels", public_samples)
+
+
+def har(partition: Partition | None = None, public_samples: Public = 0) -> Task:
+    """UCI HAR: what 30 people were doing while their telephones measured nine signals; 6 classes."""
+    task = partition_data(_read("har"), partition or natural(), "har", public_samples=public_samples)
+    return replace(task, sample_notes=(_HALVES,))
+
+
+_HALVES = (
+    "overlapping windows: a sample of this data set shares half of its measurements with the next, so that a single "
+    "measurement lies in two samples and is protected as two of them together are"
+)
+
+
+def heart(
+    partition: Partition | None = None,
+    impute: Annotated[
+        Literal["public", "client_median"],
+        "what a missing value becomes: public (a constant), or client_median (for methods that protect clients)",
+    ] = "public",
+    public_samples: Public = 0,
+) -> Task:
+    """UCI heart disease: 13 findings on the patients of four hospitals; ill or not.
+
+    A missing value becomes a public constant, or the median of the hospital's own patients, which is for the natural
+    partition and for methods that protect whole clients.
+    """
+    return partition_data(_read("heart", impute=impute), partition or natural(), "heart", public_samples=public_samples)
+
+
+def shakespeare(
+    partition: Partition | None = None,
+    length: Annotated[int, "characters that the next one is guessed from"] = 80,
+    public_samples: Public = 0,
+) -> Task:
+    """Shakespeare by role: the next character after `length` others."""
+    raw = _read("shakespeare", length=length)
+    return partition_data(
+        raw, partition or natural(), "shakespeare", model=_lstm(raw, length), public_samples=public_samples
+    )
+
+
+CATALOGUE: dict[str, Callable[..., Task]] = {
+    "digits": digits,
+    "mnist": mnist,
+    "fashion_mnist": fashion_mnist,
+    "emnist": emnist,
+    "qmnist": qmnist,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "femnist": femnist,
+    "femnist_digits": femnist_digits,
+    "fed_emnist": fed_emnist,
+    "har": har,
+    "heart": heart,
+    "shakespeare": shakespeare,
+}
+
+_BY_OWNER = ("qmnist", "femnist", "femnist_digits", "fed_emnist", "har", "heart", "shakespeare")
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "digits": {"clients": 300},
+    **{name: {"partition": "natural"} for name in _BY_OWNER},
+    "shakespeare": {"partition": "natural", "model": "char_lstm"},
+}
+"""What goes with a set unless somebody says otherwise: samples that know their owners stay with them."""
+
+
+def _read(name: str, derive: Callable[[RawData], RawData] | None = None, **options: Any) -> RawData:
+    from cloister.data.cache import cached
+
+    return cached(name, data_folder(), derive, **options)
+
+
+def _images(name: str, partition: Partition, augment: bool, features: Features, public_samples: int) -> Task:
+    if features == "scatter":
+        expect(not augment, "pixels where augment is true", features, "scattering features are computed once")
+        raw = _read(name, scattered)
+        model = partial(scatter_linear, raw.train.inputs.shape[1:], raw.classes)
+        return partition_data(raw, partition, name, model=model, public_samples=public_samples)
+    raw = _read(name)
+    return partition_data(raw, partition, name, _preprocessing(raw, augment), public_samples=public_samples)
+
+
+def scattered(raw: RawData) -> RawData:
+    """Scattering features (ScatterNet) of pictures in [0, 1], 81 for every channel; a few minutes, once."""
+    from rich.console import Console
+    from rich.progress import track
+
+    def features(part: Samples) -> Samples:
+        rows = range(0, len(part), 1024)
+        watched = track(rows, "scattering features", console=Console(stderr=True), disable=not sys.stderr.isatty())
+        found = [scatter(np.asarray(part.inputs[at : at + 1024], dtype=np.float32) / 255) for at in watched]
+        return Samples(np.concatenate(found), part.labels, part.owners)
+
+    return replace(raw, train=features(raw.train), test=features(raw.test), mean=(), std=())
+
+
+def _preprocessing(raw: RawData, augment: bool, size: int | None = None) -> Preprocessing:
+    """Normalized; augmented by a crop from a frame of four and, for photographs, by a flip."""
+    photographs = len(raw.mean) == 3
+    frame = -(-((size or 0) - raw.train.inputs.shape[-1]) // 2)
+    pad = max(4 if augment else 0, frame)
+    return images(raw.mean, raw.std, pad=pad, size=size, crop=augment, flip=augment and photographs)
+
+
+def _lstm(raw: RawData, length: int) -> Callable[[], nn.Module]:
+    return partial(char_lstm, (length,), raw.classes)

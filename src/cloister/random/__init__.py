@@ -1,0 +1,1 @@
+"""Randomness: streams and keys, and exact samplers that draw from them."""

@@ -1,0 +1,166 @@
+"""Many methods side by side, on the same data, at the same epsilons: one file says which.
+
+epsilons = [8.0, 2.0]          the privacy budgets; every private method is run at each
+[shared]                       keys of every run
+[methods.NAME]                 one method a table, with the keys that are its own; `method` where NAME is a label, such
+                               as that of a method of another package: method = "package.module:function"
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cloister.errors import CloisterError, expect, nearest
+from cloister.runs.config import Experiment, build, known_keys, load, method_info, method_keys
+from cloister.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run that has not begun."""
+
+    label: str
+    epsilon: float | None
+    experiment: Experiment
+
+    @property
+    def folder(self) -> str:
+        """Its folder's name."""
+        name = self.label.replace(" ", "-")
+        return name if self.epsilon is None else f"{name}-epsilon-{self.epsilon:g}"
+
+
+def planned(path: Path, overrides: list[str]) -> list[Planned]:
+    """Every run that the file asks for, built before the first one starts."""
+    over = load(None, overrides)
+    values = {**load(path), **({"epsilons": over.pop("epsilons")} if "epsilons" in over else {})}
+    unknown = set(values) - {"epsilons", "shared", "methods"}
+    methods: Any = values.get("methods")
+    epsilons = _epsilons(values.get("epsilons", []))
+    if unknown or not isinstance(methods, Mapping) or not methods:
+        raise CloisterError(
+            f"Expected epsilons, a table [shared] and tables [methods.NAME] in {path}, found "
+            f"{', '.join(values) or 'nothing'}: see experiments/digits-methods.toml."
+        )
+    shared = _table(values.get("shared", {}), "shared")
+    _refuse_misplaced({**shared, **over})
+    found: list[Planned] = []
+    used: set[str] = set()
+    for label, table in methods.items():
+        own = {"method": label, **_table(table, label)}
+        keys = {**shared, **own, **over}
+        known = known_keys(keys)
+        used |= known
+        keys = {key: value for key, value in keys.items() if key in known or key in own}
+        private = method_info(keys).unit != "nobody"
+        budgets: list[dict[str, Any]] = [{"epsilon": e} for e in epsilons] if private else [{}]
+        if not private:
+            keys.pop("delta", None)
+        found += [Planned(label, budget.get("epsilon"), _built(label, {**keys, **budget})) for budget in budgets]
+    for key in {**shared, **over}:
+        expect(key in used, "keys that some method of the comparison has", key, nearest(key, used))
+    _expect_apart(found)
+    return found
+
+
+def _epsilons(found: Any) -> list[float]:
+    """The budgets that a file asks for."""
+    remedy = "write epsilons = [8.0, 2.0] on top"
+    expect(isinstance(found, list), "epsilons to be a list of numbers", found, remedy)
+    for one in found:
+        number = isinstance(one, (int, float)) and not isinstance(one, bool)
+        expect(number and 0 < one < math.inf, "epsilons to be positive numbers", one, remedy)
+    return [float(one) for one in found]
+
+
+def _built(label: str, keys: Mapping[str, Any]) -> Experiment:
+    try:
+        return build(keys)
+    except CloisterError as error:
+        raise type(error)(f"In [methods.{label}]: {error}") from error
+
+
+def _refuse_misplaced(shared: Mapping[str, Any]) -> None:
+    for key, remedy in (("epsilon", "write epsilons = [8.0, 2.0] on top"), ("method", "name it as [methods.NAME]")):
+        expect(key not in shared, "keys that all runs share", key, remedy)
+
+
+def _expect_apart(runs: list[Planned]) -> None:
+    """Every run has a folder of its own, inside the comparison's."""
+    expect(bool(runs), "at least one run", "epsilons without a number", "write epsilons = [8.0, 2.0] on top")
+    names = [run.folder for run in runs]
+    remedy = "rename [methods.NAME], and say in it which method it is (method = ...)"
+    for run in runs:
+        plain = re.fullmatch(r"[\w. -]+", run.label) and not run.label.startswith(".")
+        expect(bool(plain), "a name of letters, digits, spaces, dots and dashes", run.label, remedy)
+        expect(names.count(run.folder) == 1, "runs with folders of their own", run.folder, "give it another name")
+
+
+def _table(value: Any, name: str) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise CloisterError(f"Expected [{name}] to be a table of keys, found {value!r}: write one key a line below it.")
+
+
+def compare(runs: list[Planned], folder: Path) -> Iterator[tuple[Planned, RunFolder]]:
+    """Run them one after the other, each into a folder of its own.
+
+    What was interrupted goes on where it stopped: runs that are there already, with the same settings, are taken as
+    they are. A folder that holds anything else is refused before the first run starts.
+    """
+    expect_own(folder, runs)
+    for run in runs:
+        own = folder / run.folder
+        begun = own.exists()
+        if not begun or not RunFolder.open(own).finished:
+            run.experiment.start(folder=own, config=run.experiment.toml, progress=None, resume=begun)
+        yield run, RunFolder.open(own)
+
+
+RESULTS = ("compare.json", "compare.png", "demo.json", "demo.png")
+"""What is written beside the runs."""
+
+
+def expect_own(folder: Path, runs: list[Planned]) -> None:
+    """Refuse a folder in which there is anything but these runs, with these settings, and what came of them."""
+    if not folder.exists():
+        return
+    remedy = "choose another --folder, or leave it out"
+    if not folder.is_dir():
+        raise CloisterError(f"Expected a new folder, found that {folder} is a file: {remedy}.")
+    names = {run.folder: run for run in runs}
+    # A run that was killed while its folder was laid out leaves a draft, which is in nobody's way.
+    draft = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.[0-9a-f]+(\.cloister-draft)?")
+    for path in sorted(folder.iterdir()):
+        if path.name.removesuffix(".new") in RESULTS or draft.fullmatch(path.name):
+            continue
+        if path.name not in names or not (path / "config.toml").is_file():
+            raise CloisterError(
+                f"Expected a new folder, or one with these runs alone, found {path.name} in {folder}: {remedy}."
+            )
+        if (path / "config.toml").read_text() != names[path.name].experiment.toml:
+            raise CloisterError(f"Expected the settings with which {path} was run, found others: {remedy}.")
+
+
+def differing(runs: list[Planned]) -> dict[str, dict[str, Any]]:
+    """By label, the settings in which the runs differ beyond method and epsilon: keys of all runs, and keys that
+    several methods have. A method that lacks a key of the others has None there."""
+    values = {run.label: run.experiment.values for run in runs}
+    keys = dict.fromkeys(key for own in values.values() for key in own if key not in _NOT_COMPARED)
+    common = {key.name for key in method_keys("dp_fedavg")} | {"cohort", "sampling_rate", "clients_per_round", "rounds"}
+    found: list[str] = []
+    for key in keys:
+        given = [own[key] for own in values.values() if key in own]
+        missing = key in common and len(given) < len(values)
+        if missing or any(one != given[0] for one in given):
+            found.append(key)
+    return {label: {key: own.get(key) for key in found} for label, own in values.items()}
+
+
+_NOT_COMPARED = ("method", "epsilon", "delta", "noise", "noise_multiplier", "mode")
+"""What makes a method, or says how private it is."""

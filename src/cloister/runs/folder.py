@@ -1,0 +1,172 @@
+"""A run on disk. Every file is either append-only or replaced in one atomic step, and each is tied to others:
+
+description.json        what is executed (its hash is the run's identity, which every other file names)
+config.toml             the keys from which the command line can build the run again
+ledger.jsonl            what was released, charged before it was computed
+checkpoint.safetensors  the newest model and server state, with the hashes of ledger and metrics at that time
+metrics.jsonl           a line per round, with the ledger's hash at that time
+model.safetensors       the final model, by parameter name
+certificate.json, .txt  what was spent, with the ledger's last hash and hashes of the model and of the text
+
+A file that was altered, cut short, or put back to an earlier state disagrees with another one, and whoever opens the
+run is told so. (A whole folder that was put back agrees with itself: against that, keep a copy of the certificate.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cloister.errors import CloisterError, Corrupted
+from cloister.privacy.accounts import Account, accounts_of
+from cloister.privacy.certificate import Certificate, certify
+from cloister.privacy.description import RunDescription
+from cloister.privacy.ledger import Ledger
+from cloister.runs import checkpoint as checkpoints
+from cloister.runs.checkpoint import Checkpoint
+from cloister.runs.files import new_folder, read_json, write_atomically, write_json
+from cloister.runs.metrics import Metrics
+from cloister.runs.verification import expect_ended, text_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+FORMAT = 3
+"""Of a run folder; goes up whenever its files are to be read in another way."""
+
+
+class Verified(NamedTuple):
+    """The files of a run that agree, and its certificate, computed afresh, where the run has ended."""
+
+    ledger: Ledger
+    at: Checkpoint
+    metrics: Metrics
+    certificate: Certificate | None
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run."""
+
+    path: Path
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        description: RunDescription,
+        start: Checkpoint,
+        config: str | None,
+    ) -> RunFolder:
+        """Lay a new run out: all of it, or nothing."""
+        cls.expect_new(path)
+        with new_folder(path) as place:
+            draft = cls(place)
+            ledger = Ledger.create(place / "ledger.jsonl", description.configuration_hash, description.budgets)
+            ledger.close()
+            write_json(place / "description.json", description)
+            if config is not None:
+                write_atomically(place / "config.toml", config.encode())
+            write_atomically(place / "metrics.jsonl", b"")
+            draft.save(replace(start, hash=ledger.hash), description)
+        return cls(path)
+
+    @staticmethod
+    def expect_new(path: Path) -> None:
+        """Refuse a folder that exists, whatever is in it."""
+        if path.is_symlink() or path.exists():
+            what = "" if path.is_dir() else " and is no folder"
+            run = (path / "description.json").is_file()
+            remedy = f"choose another, or continue it with `cloister resume {path}`" if run else "choose another"
+            raise CloisterError(f"Expected a new folder, found that {path} exists{what}: {remedy}.")
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """An existing run, laid out as this version does."""
+        if not (path / "description.json").is_file():
+            raise CloisterError(f"Expected the folder of a run, found no description.json in {path}: check the name.")
+        found = read_json(path / "description.json").get("format", 1)
+        if found != FORMAT:
+            raise CloisterError(
+                f"Expected a run folder of format {FORMAT}, found format {found} in {path}: use the version of "
+                "Cloister that wrote it, or run it again."
+            )
+        return cls(path)
+
+    def ledger(self, *, writable: bool = False) -> Ledger:
+        """The run's ledger, verified, and refused where it belongs to another run."""
+        ledger = Ledger.open(self.path / "ledger.jsonl", writable=writable)
+        if ledger.subject != self.description().configuration_hash:
+            raise Corrupted(
+                f"Expected the ledger in {self.path} to belong to its description.json, found another run's: "
+                "restore both files."
+            )
+        return ledger
+
+    def description(self) -> RunDescription:
+        """What is executed."""
+        return RunDescription.from_json(read_json(self.path / "description.json"))
+
+    def verified(self, ledger: Ledger | None = None, device: Any = "cpu") -> Verified:
+        """What the run consists of, once all its files were found to agree. A ledger that is open is taken as it is.
+
+        A run that is under way writes its ledger first and what refers to it later. So the files are read the other
+        way round: whatever one of them refers to is there by the time it is looked for.
+        """
+        stored = read_json(self.path / "certificate.json") if self.finished else None
+        at, metrics = self.load(device), self.metrics_file()
+        ledger = ledger or self.ledger()
+        ledger.expect_continues(at.hash)
+        metrics.up_to(at.round, at.metrics)
+        metrics.expect_paid(ledger)
+        if stored is None:
+            return Verified(ledger, at, metrics, None)
+        description = self.description()
+        certificate = certify(description, ledger)
+        expect_ended(self.path, stored, certificate, list(description.model.shapes), at, metrics, ledger)
+        return Verified(ledger, at, metrics, certificate)
+
+    def certificate(self) -> Certificate:
+        """The certificate, computed afresh from the description and the ledger, when all files agree."""
+        found = self.verified()
+        return found.certificate or certify(self.description(), found.ledger)
+
+    def accounts(self) -> dict[str, Account]:
+        """What was charged to whom, when all files agree."""
+        return accounts_of(self.verified().ledger)
+
+    def save(self, checkpoint: Checkpoint, description: RunDescription) -> None:
+        """Replace the checkpoint."""
+        checkpoints.write(self.path / "checkpoint.safetensors", checkpoint, description.configuration_hash)
+
+    def load(self, device: Any) -> Checkpoint:
+        """The newest checkpoint, verified."""
+        return checkpoints.read(self.path / "checkpoint.safetensors", device, self.description().configuration_hash)
+
+    def metrics_file(self) -> Metrics:
+        """The lines so far, to be read or continued."""
+        return Metrics.read(self.path / "metrics.jsonl")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines so far, verified."""
+        return self.metrics_file().public()
+
+    def finish(self, certificate: Certificate, parameters: Mapping[str, Tensor]) -> None:
+        """Write the final model, then the certificate (whose presence says that the run has ended)."""
+        from safetensors.torch import save
+
+        tensors = {name: value.detach().cpu().contiguous() for name, value in parameters.items()}
+        files = {"model.safetensors": save(tensors), "certificate.txt": text_of(certificate)}
+        for name, content in files.items():
+            write_atomically(self.path / name, content)
+        hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        write_json(self.path / "certificate.json", {**certificate.to_json(), "files": hashes})
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended."""
+        return (self.path / "certificate.json").is_file()

@@ -1,0 +1,138 @@
+"""What a user asks for. Wrong kinds, sizes and words are refused before anything is computed or written."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import nn
+
+from cloister import engine as engines
+from cloister.core import Cohort, Method
+from cloister.core.precision import PRECISIONS
+from cloister.data.task import Task
+from cloister.errors import (
+    CloisterError,
+    expect,
+    expect_count,
+    expect_delta,
+    expect_epsilon,
+    expect_one_of,
+    expect_type,
+)
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+Target = float | Sequence[float] | None
+"""Epsilon: the same for everybody, or one for each client (where samples are protected)."""
+
+MOST_LOCAL = 2**27
+"""Samples in all batches of one client in one round, repetitions included: some gigabytes of row numbers."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is computed, kept and shown."""
+
+    given_as_keywords: ClassVar[bool] = True
+
+    seed: Annotated[int, "seed of everything random in a simulation"] = 0
+    secure_rng: Annotated[bool, "true: cohorts and noise come from the operating system, not from the seed"] = False
+    device: Annotated[str, "cpu, cuda, cuda:1, ..."] = "cpu"
+    dtype: Annotated[str, "float32 or float64"] = "float32"
+    precision: Annotated[str, "exact; on a GPU also tf32 or bf16: faster, coarser products and convolutions"] = "exact"
+    allow_large_delta: Annotated[bool, "true: accept a delta that publishing one client's data would satisfy"] = False
+    engine: Annotated[str, "auto, loop, vectorized, on a GPU graphed or compiled: how, not what is computed"] = "auto"
+    memory: Annotated[int | None, "bytes for a chunk of clients (default: 1 GiB; on a GPU half of what is free)"] = None
+    evaluate_every: Annotated[int | None, "rounds between evaluations (by default they take little time)"] = None
+    checkpoint_every: Annotated[int, "rounds between checkpoints"] = 10
+    progress: Annotated[bool | None, "show a bar; by default only on a terminal"] = None
+    config: Annotated[str | None, "text of a config file from which the command line can build the run again"] = None
+
+    def __post_init__(self) -> None:
+        expect_count("seed", self.seed, "any whole number that is not negative", least=0, most=2**63 - 1)
+        for name, value in (("secure_rng", self.secure_rng), ("allow_large_delta", self.allow_large_delta)):
+            expect_type(name, value, bool, "True or False", "give one of them")
+        expect_type("device", self.device, str, "the name of a device", 'give "cpu", "cuda" or "cuda:1"')
+        expect_one_of("dtype", self.dtype, DTYPES)
+        expect_one_of("precision", self.precision, PRECISIONS)
+        engines.expect_known(self.engine)
+        if self.memory is not None:
+            expect_count("memory", self.memory, "the bytes that a chunk of clients may take", most=2**62)
+        if self.evaluate_every is not None:
+            expect_count("evaluate_every", self.evaluate_every, "1 evaluates after every round")
+        expect_count("checkpoint_every", self.checkpoint_every, "1 saves after every round")
+        shown = (bool, type(None))
+        expect_type("progress", self.progress, shown, "True, False or None", "None shows a bar on terminals alone")
+        expect_type("config", self.config, (str, type(None)), "the text of a config file", "leave it out")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is run, on what, and how private it shall be."""
+
+    method: Method
+    task: Task
+    rounds: int
+    cohort: Cohort
+    epsilon: Target = None
+    delta: float | None = None
+    model: nn.Module | Callable[[], nn.Module] | None = None
+    options: Options = Options()
+
+    def __post_init__(self) -> None:
+        method = "a Method such as cloister.methods.dp_fedavg(clip_norm=1.0, lr=0.1, local_steps=5)"
+        expect_type("method", self.method, Method, method)
+        expect_type("task", self.task, Task, "a Task such as cloister.data.digits()")
+        expect_type("cohort", self.cohort, Cohort, "a Cohort such as cloister.poisson(0.5)")
+        _expect_model(self.model)
+        expect_count("rounds", self.rounds, "a run has at least one round")
+        _expect_target(self.epsilon)
+        if self.delta is not None:
+            expect_delta(self.delta)
+        _expect_local_work(self.method, self.task)
+        _expect_samples_apart(self.method, self.task)
+
+
+def _expect_target(epsilon: Any) -> None:
+    for one in epsilon if isinstance(epsilon, (list, tuple)) else [epsilon]:
+        number = isinstance(one, (int, float)) and not isinstance(one, bool)
+        expect(one is None or number, "epsilon to be a number, or a list of one for each client", epsilon, "give that")
+        if one is not None:
+            expect_epsilon(one)
+
+
+def _expect_model(model: object) -> None:
+    """A module, or a function that makes one without being told anything."""
+    if model is None or isinstance(model, nn.Module):
+        return
+    wanted = "model to be a torch module, or a function without arguments that makes one"
+    expect(callable(model), wanted, model, "give a module, such as torch.nn.Linear(64, 10)")
+    assert callable(model)
+    try:
+        inspect.signature(model).bind()
+    except TypeError:
+        expect(False, wanted, model, "call it with its arguments, or wrap it in a lambda")
+    except ValueError:
+        pass  # no signature is known, so that only trying tells
+
+
+def _expect_local_work(method: Method, task: Task) -> None:
+    """A round's batches of one client are laid out at once, so there is a limit to what they may hold."""
+    largest, batching = max(task.population.counts.tolist(), default=0), method.local.batching
+    samples = batching.steps_for(largest) * min(batching.batch_size, largest)
+    remedy = "take fewer steps or epochs in a round, and more rounds"
+    expect(samples <= MOST_LOCAL, f"at most {MOST_LOCAL:,} samples a client and round, batch by batch", samples, remedy)
+
+
+def _expect_samples_apart(method: Method, task: Task) -> None:
+    """Refuse to price a sample where it went into other samples: an adjacent data set would differ in all of these."""
+    if method.unit == "sample" and task.prepared_by != "sample":
+        raise CloisterError(
+            f"Expected data in which every sample was prepared by itself, for a method that protects samples, found "
+            f"{task.name}, where statistics of a client's samples went into others: fill gaps with constants (impute = "
+            "public), or choose a method that protects clients."
+        )

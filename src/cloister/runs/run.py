@@ -1,0 +1,174 @@
+"""A run: rounds one after the other, on disk if a folder is given, until done or until the budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from torch import nn
+
+from cloister import engine as engines
+from cloister.core import Cohort, Method
+from cloister.core.arguments import flat_arguments
+from cloister.data.task import Task
+from cloister.errors import CloisterError, expect, expect_type
+from cloister.privacy.description import json_hash
+from cloister.runs.folder import RunFolder
+from cloister.runs.prepare import Ready, prepare
+from cloister.runs.progress import Progress
+from cloister.runs.request import Options, Request
+from cloister.runs.resume import expect_same, warn_of_repeated, why_not_repeated
+from cloister.runs.training import Run, Training
+from cloister.server.cohorts import full
+
+Model = nn.Module | Callable[[], nn.Module] | None
+
+
+@flat_arguments
+def run(
+    method: Annotated[Method, "what is run"],
+    task: Annotated[Task, "what is learned from"],
+    *,
+    rounds: Annotated[int, "number of rounds"],
+    cohort: Annotated[Cohort | None, "who takes part in a round (by default everyone)"] = None,
+    epsilon: Annotated[
+        float | list[float] | None,
+        "privacy budget, which no round exceeds; where samples are protected also a list, one for each client",
+    ] = None,
+    delta: Annotated[
+        float | None,
+        "probability that the guarantee may fail; well below 1/clients, or 1/samples of the largest client",
+    ] = None,
+    model: Annotated[Model, "a torch module, or a function that makes one (by default the task's own)"] = None,
+    folder: Annotated[str | Path | None, "where to keep the run; without one it cannot be resumed"] = None,
+    resume: Annotated[bool, "continue the run in the folder, given the same method, task and settings"] = False,
+    options: Options,
+) -> Run:
+    """Train, and certify what it cost.
+
+    With `epsilon` the ledger refuses every round that would exceed it, and noise that the method leaves open
+    is calibrated to spend just that over `rounds`. Without a folder nothing is written.
+
+    Engines round differently, and runs that do must not share their noise, so that a seed gives the same run again with
+    the same engine on the same kind of machine.
+    """
+    who, options = full() if cohort is None else cohort, _on_this_rank(options)
+    request = Request(method, task, rounds, who, epsilon, delta, model, options)
+    _expect_folder(folder, resume)
+    ranks = engines.join()
+    is_leader = ranks is None or ranks.is_leader
+    path = Path(folder) if folder is not None and is_leader else None
+    old = _open(path, resume) if is_leader else None
+    known = old.description() if old else None
+    ready = prepare(request, ranks.broadcast(known) if ranks else known)
+    machine = engines.arithmetic(ready.w.device)
+    machines = ranks.collect(machine) if ranks else [machine]
+    if ranks:
+        _expect_alike(ranks, ready)
+        if not ranks.is_leader:
+            return _assist(ranks, ready)
+    training = _resume(ready, old, machines, ranks) if old else _begin(request, ready, path, machines, ranks)
+    training.evaluate_every = options.evaluate_every or _now_and_then(ready, task)
+    training.checkpoint_every = options.checkpoint_every
+    with Progress(options.progress, rounds, method.name, done=training.at.round) as bar:
+        return _lead(ranks, training, bar) if ranks else training.train(bar)
+
+
+def _on_this_rank(options: Options) -> Options:
+    return replace(options, device=engines.local_device(options.device))
+
+
+def _expect_folder(folder: object, resume: object) -> None:
+    expect_type("folder", folder, (str, Path, type(None)), "the path of a folder", "give a text or a pathlib.Path")
+    expect("\0" not in str(folder), "a folder whose name the system takes", folder, "choose another")
+    expect_type("resume", resume, bool, "True or False", "True continues the run in the folder")
+
+
+def _open(path: Path | None, resume: bool) -> RunFolder | None:
+    """The run that is resumed, if one is; otherwise the folder must be new."""
+    if resume:
+        if path is None:
+            raise CloisterError("Expected a folder to resume, found none: name the folder of the run.")
+        return RunFolder.open(path)
+    if path is not None:
+        RunFolder.expect_new(path)  # before the work of preparing, and again when it is created
+    return None
+
+
+def _begin(
+    request: Request,
+    ready: Ready,
+    path: Path | None,
+    machines: list[engines.Arithmetic],
+    ranks: engines.Ranks | None,
+) -> Training:
+    options = request.options
+    key = _choice_key(ready, machines, options.memory)
+    engine = engines.build(options.engine, ready.fed, ready.w, options.memory, request.rounds, key)
+    return Training.begin(ready, engines.Sharded(engine, ranks) if ranks else engine, machines, path, options.config)
+
+
+def _resume(ready: Ready, old: RunFolder, machines: list[engines.Arithmetic], ranks: engines.Ranks | None) -> Training:
+    expect_same(old, ready)
+    training = Training.resume(ready, old, machines, ranks)
+    warn_of_repeated(training.repeated, why_not_repeated(training.ready.fed.streams))
+    return training
+
+
+def _choice_key(ready: Ready, machines: list[engines.Arithmetic], memory: int | None) -> str:
+    """What an engine is chosen for, whatever the seed."""
+    described = ready.description.to_json()
+    about = {name: value for name, value in described.items() if name not in ("seed", "budgets", "delta")}
+    return json_hash({"run": about, "machines": machines, "memory": memory})
+
+
+def _now_and_then(ready: Ready, task: Task) -> int:
+    """Rounds between evaluations that take some two hundredths of the time, but not more than fifty evaluations.
+
+    A sample costs about three times as much to train on as to test.
+    """
+    batching, sizes = ready.fed.method.local.batching, ready.fed.population.counts.double()
+    passed = (
+        float(sizes.mean()) * batching.local_epochs
+        if batching.local_epochs
+        else (batching.local_steps or 1) * batching.batch_size
+    )
+    trained = 3 * passed * ready.fed.denominator
+    return max(1, -(-ready.description.rounds // 50), round(len(task.test_labels) / max(0.015 * trained, 1e-9)))
+
+
+def _lead(ranks: engines.Ranks, training: Training, bar: Progress) -> Run:
+    """Train with the help of the other ranks, and let them know how it ended."""
+    assert isinstance(training.engine, engines.Sharded)
+    try:
+        with engines.in_words_when_stopped():
+            ranks.broadcast((engines.describe(training.engine.inner), training.ready.fed.streams))
+            found = training.train(bar)
+            training.engine.dismiss()
+            ranks.broadcast((replace(found, model=nn.Identity()), training.at.w.cpu()))  # not every model can be sent
+    except BaseException:
+        engines.leave()  # wherever the others are waiting, they learn that it is over
+        raise
+    return found
+
+
+def _assist(ranks: engines.Ranks, ready: Ready) -> Run:
+    """Compute a share of every round, and return what rank 0 returns."""
+    with engines.in_words_when_stopped():
+        engine, streams = ranks.broadcast()  # a resumed run may have new ones
+        engines.assist(engines.restore(engine), ranks, replace(ready.fed, streams=streams), ready.w)
+        found: Run
+        found, w = ranks.broadcast()
+        return replace(found, model=ready.model_at(w))
+
+
+def _expect_alike(ranks: engines.Ranks, ready: Ready) -> None:
+    """All processes must run the same thing on the same data."""
+    mine = (ready.description.configuration_hash, ready.fingerprint)
+    if ranks.broadcast(mine) != mine:
+        raise CloisterError(
+            f"Expected rank {ranks.rank} to have the settings, software and data of rank 0, found others: give every "
+            "process the same command, packages and data."
+        )

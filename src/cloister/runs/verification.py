@@ -1,0 +1,100 @@
+"""Whether what a run left at its end is what its ledger and its last checkpoint say."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cloister.errors import Corrupted
+from cloister.privacy.certificate import Certificate
+from cloister.privacy.description import plain
+from cloister.privacy.ledger import Ledger
+from cloister.runs.checkpoint import Checkpoint, tensors_and_facts
+from cloister.runs.files import read_bytes
+from cloister.runs.metrics import Metrics
+
+
+def expect_ended(
+    path: Path,
+    stored: Mapping[str, Any],
+    certificate: Certificate,
+    names: list[str],
+    at: Checkpoint,
+    metrics: Metrics,
+    ledger: Ledger,
+) -> None:
+    """The stored certificate is that of the ledger, and model, text, metrics and checkpoint are those of its end.
+
+    `certificate` was computed afresh; `names` are those of the model's parameters, in the order of the flat vector.
+    """
+    wrong = _differs(stored, plain(certificate.to_json()))
+    if wrong:
+        raise Corrupted(
+            f"Expected the certificate in {path} to follow from its ledger, found another {wrong}: one of the "
+            "two was altered or put back, so restore both."
+        )
+    files = stored.get("files")
+    contents = {name: read_bytes(path / name) for name in ("model.safetensors", "certificate.txt")}
+    for name, content in contents.items():
+        known = files.get(name) if isinstance(files, dict) else None
+        told = name != "certificate.txt" or stored["versions"] != certificate.versions  # else computed again
+        if hashlib.sha256(content).hexdigest() != known or not (told or content == text_of(certificate)):
+            raise Corrupted(f"Expected the {name} that the certificate in {path} is about, found another: restore it.")
+    if not _is_model(contents["model.safetensors"], names, at):
+        raise Corrupted(f"Expected the model of the last checkpoint in {path}, found another: restore both.")
+    whole = all(read_bytes(path / name)[-1:] in (b"", b"\n") for name in ("ledger.jsonl", "metrics.jsonl"))
+    if at.hash != ledger.hash or at.metrics != metrics.hash or not whole:
+        raise Corrupted(
+            f"Expected the last checkpoint, ledger and metrics of {path}, which has ended, found others: "
+            "restore checkpoint.safetensors, ledger.jsonl and metrics.jsonl."
+        )
+
+
+def text_of(certificate: Certificate) -> bytes:
+    """The certificate as a file for people."""
+    return (str(certificate) + "\n").encode()
+
+
+def _is_model(content: bytes, names: list[str], at: Checkpoint) -> bool:
+    """Whether a model's file holds the parameters of a checkpoint, to the bit."""
+    from cloister.core.parameters import hash_of
+
+    tensors, _ = tensors_and_facts(content)
+    if sorted(tensors) != sorted(names):
+        return False
+    start = 0
+    for name in names:
+        piece = tensors[name].flatten()
+        same = at.w[start : start + len(piece)]
+        if len(same) != len(piece) or hash_of({"w": piece}) != hash_of({"w": same}):
+            return False
+        start += len(piece)
+    return start == len(at.w)
+
+
+def _differs(stored: Mapping[str, Any], computed: Mapping[str, Any]) -> str | None:
+    """What a stored certificate says that does not follow from the ledger, if anything.
+
+    Prices are compared as numbers, because another processor may add otherwise. Software of other versions may say
+    things in other words, and have closer bounds.
+    """
+    same_software = stored.get("versions") == computed["versions"]
+    exact = ("configuration_sha256", "ledger_hash", "rounds_charged", "releases_charged", "budget", "noise_multiplier")
+    for name in (key for key in computed if key not in ("prices", "filter", "claimed")) if same_software else exact:
+        if stored.get(name) != computed[name]:
+            return name
+    pairs = [(stored.get(name), computed[name]) for name in ("prices", "filter", "claimed")]
+    return None if all(_close(one, other, 1e-6 if same_software else 1e-2) for one, other in pairs) else "prices"
+
+
+def _close(one: Any, other: Any, tolerance: float) -> bool:
+    """Whether two plain values are the same, numbers up to a relative tolerance."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_close(one[key], other[key], tolerance) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(lambda a, b: _close(a, b, tolerance), one, other))
+    numbers = isinstance(one, (int, float)) and isinstance(other, (int, float))
+    return math.isclose(one, other, rel_tol=tolerance) if numbers else bool(one == other)

@@ -1,0 +1,86 @@
+"""Transforms one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from cloister.core import Context, Layout, Sensitivity, State, Transform
+from cloister.errors import expect
+from cloister.random.streams import Streams
+
+
+def chain(*parts: Transform) -> Transform:
+    """One after the other on the client; backwards on the server; the sensitivity travels along.
+
+    Every part keeps a state and tells clients something in a scope of its own, and knows how many numbers reach it.
+    """
+    afters = [number for number, part in enumerate(parts) if part.after is not None]
+    expect(len(afters) < 2, "one transform that acts after the noise", len(afters), "leave one out")
+
+    def stages(size: int | None, layout: Layout, known: Sensitivity | None = None) -> list[Sensitivity]:
+        """What reaches each part, and what leaves the last."""
+        found = [Sensitivity(length=size) if known is None else known]
+        for part in parts:
+            expect(
+                found[-1].length is not None,
+                f"{parts[len(found) - 2].name} at the end of a chain",
+                f"{part.name} after it",
+                "leave that out",
+            )
+            found.append(part.sensitivity(found[-1], layout))
+        return found
+
+    def contexts(context: Context) -> list[Context]:
+        """What each part knows."""
+        reaching = stages(context.size, context.objective.layout)[: len(parts)]
+        return [
+            replace(context, size=known.length or 0, broadcast=context.broadcast.get(str(number), {}))
+            for number, known in enumerate(reaching)
+        ]
+
+    def encode(update: Tensor, context: Context) -> Tensor:
+        for part, known in zip(parts, contexts(context), strict=True):
+            update = part.encode(update, known)
+        return update
+
+    def decode(total: Tensor, context: Context, state: State) -> tuple[Tensor, State]:
+        new = dict(state)
+        for number, known in reversed(list(enumerate(contexts(context)))):
+            back = parts[number].decode
+            if back is not None:
+                total, new[str(number)] = back(total, known, state.get(str(number), {}))
+        return total, new
+
+    def sensitivity(known: Sensitivity, layout: Layout) -> Sensitivity:
+        return stages(None, layout, known)[-1]
+
+    def init(w: Tensor) -> State:
+        return {str(number): part.init(w) for number, part in enumerate(parts) if part.init is not None}
+
+    def broadcast(streams: Streams, round: int, context: Context, state: State) -> State:
+        return {
+            str(number): part.broadcast(streams, round, known, state.get(str(number), {}))
+            for number, (part, known) in enumerate(zip(parts, contexts(context), strict=True))
+            if part.broadcast is not None
+        }
+
+    def after(message: Tensor, context: Context) -> Tensor:
+        act = parts[afters[0]].after
+        assert act is not None
+        return act(message, contexts(context)[afters[0]])
+
+    return Transform(
+        "chain",
+        {},
+        encode,
+        sensitivity,
+        decode if any(part.decode is not None for part in parts) else None,
+        init if any(part.init is not None for part in parts) else None,
+        broadcast if any(part.broadcast is not None for part in parts) else None,
+        after if afters else None,
+        next((part.bits for part in reversed(parts) if part.bits is not None), None),
+        next((part.entries for part in reversed(parts) if part.entries is not None), None),
+        parts,
+    )

@@ -1,0 +1,139 @@
+"""The data sets as tasks: on the real files where CLOISTER_DATA has them, on tiny ones otherwise."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cloister as cl
+from cloister.data.datasets import scattered
+from cloister.data.formats import FORMATS
+from cloister.data.raw import RawData, Samples
+from cloister.data.registry import ENTRIES
+from cloister.errors import CloisterError
+
+
+def here(*files: str) -> bool:
+    root = os.environ.get("CLOISTER_DATA")
+    return root is not None and all((Path(root) / file).exists() for file in files)
+
+
+def needs(*files: str):
+    return pytest.mark.skipif(not here(*files), reason=f"needs {', '.join(files)} under CLOISTER_DATA")
+
+
+def idx(path: Path, array: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    path.write_bytes(gzip.compress(head + array.tobytes()))
+
+
+@pytest.fixture
+def tiny_mnist(tmp_path, monkeypatch) -> Path:
+    random = np.random.default_rng(0)
+    for part, count in (("train", 60), ("t10k", 20)):
+        idx(
+            tmp_path / f"MNIST/raw/{part}-images-idx3-ubyte.gz",
+            random.integers(0, 256, (count, 28, 28), dtype=np.uint8),
+        )
+        idx(tmp_path / f"MNIST/raw/{part}-labels-idx1-ubyte.gz", (np.arange(count) % 10).astype(np.uint8))
+    monkeypatch.setenv("CLOISTER_DATA", str(tmp_path))
+    return tmp_path
+
+
+def test_every_set_can_be_read_listed_and_configured():
+    assert set(cl.data.CATALOGUE) == set(ENTRIES) == set(FORMATS) | {"digits"}
+    for make in cl.data.CATALOGUE.values():
+        assert "partition" in inspect.signature(make).parameters
+    assert set(cl.data.DEFAULTS) <= set(cl.data.CATALOGUE)
+
+
+def test_pictures_stay_bytes_until_the_step(tiny_mnist):
+    task = cl.data.mnist(cl.data.iid(6))
+    assert task.population.inputs.dtype == torch.uint8
+    assert task.shape == (1, 28, 28)
+    run = cl.run(
+        cl.methods.dp_fedavg(clip_norm=1.0, local_steps=2, noise_multiplier=1.0),
+        task,
+        rounds=2,
+        delta=1e-2,
+        model=lambda: cl.models.papernot_mnist_cnn(task.shape, 10),
+        progress=False,
+    )
+    assert run.history[-1]["mean_client_accuracy"] is not None
+
+
+def test_augmented_pictures_train_too(tiny_mnist):
+    task = cl.data.mnist(cl.data.iid(6), augment=True)
+    assert task.preprocessing.settings["pad"] == 4
+    assert not task.preprocessing.settings["flip"], "digits are not symmetric"
+    cl.run(cl.methods.fedavg(local_steps=1), task, rounds=1, progress=False)
+
+
+def test_scattering_features_are_computed_once_and_kept(tiny_mnist, monkeypatch):
+    task = cl.data.mnist(cl.data.iid(6), features="scatter")
+    assert task.shape == (81, 7, 7)
+    assert sum(p.numel() for p in task.model().parameters()) == 39_700
+    monkeypatch.setattr("cloister.data.datasets.scatter", lambda images: pytest.fail("computed twice"))
+    again = cl.data.mnist(cl.data.iid(6), features="scatter")
+    assert torch.equal(task.population.inputs, again.population.inputs)
+    with pytest.raises(CloisterError, match="augment"):
+        cl.data.mnist(features="scatter", augment=True)
+
+
+def test_scattering_keeps_owners_and_labels():
+    part = Samples(np.zeros((3, 1, 28, 28), np.uint8), np.arange(3), np.array(["a", "b", "a"]))
+    made = scattered(RawData(part, part, 10))
+    assert made.train.inputs.shape == (3, 81, 7, 7)
+    assert made.test.owners.tolist() == ["a", "b", "a"]
+
+
+def test_a_missing_set_names_the_command_that_gets_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("CLOISTER_DATA", str(tmp_path))
+    with pytest.raises(CloisterError, match="cloister data get cifar10"):
+        cl.data.cifar10()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@needs("MNIST/raw", "qmnist")
+def test_qmnist_has_539_writers():
+    task = cl.data.qmnist()
+    assert task.clients == 539
+    assert (int(task.population.sizes.min()), int(task.population.sizes.max())) == (19, 131)
+    assert len(task.local_test[0]) > 0, "test writers are others, so test sets are drawn"
+
+
+@pytest.mark.slow
+@needs("cifar-10-batches-py")
+@pytest.mark.parametrize("make", [cl.data.dirichlet, cl.data.dirichlet_by_class, cl.data.iid])
+def test_cifar10_is_dealt_to_a_thousand_clients(make):
+    task = cl.data.cifar10(make(1000))
+    assert (task.clients, task.shape, int(task.population.sizes.sum())) == (1000, (3, 32, 32), 50_000)
+    assert torch.bincount(task.population.labels).tolist() == [5000] * 10
+
+
+@pytest.mark.slow
+@needs("MNIST/raw")
+def test_adap_dp_fl_gets_its_shards():
+    task = cl.data.mnist(cl.data.shards(10, 4))
+    assert task.population.sizes.tolist() == [6000] * 10
+    labels = [set(task.population.labels[s : s + 6000].tolist()) for s in task.population.starts.tolist()]
+    assert max(map(len, labels)) <= 8
+
+
+@pytest.mark.slow
+@needs("tinyshakespeare.txt.gz", "uci_har_30subjects.npz.xz", "heart_disease")
+@pytest.mark.parametrize(("name", "clients"), [("shakespeare", 256), ("har", 30), ("heart", 4)])
+def test_natural_sets_train(name, clients):
+    task = cl.data.CATALOGUE[name]()
+    assert task.clients == clients
+    run = cl.run(cl.methods.fedavg(lr=0.1, local_steps=1), task, rounds=1, cohort=cl.fixed_size(3), progress=False)
+    assert run.accuracy is not None
