@@ -1,36 +1,30 @@
-"""The house's floor plan: an import may only point downwards."""
+"""Folders have an order in which they are read, and an import only points to a folder that was read before."""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
-SOURCE = Path(__file__).parent.parent / "src" / "cloister"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "cloister"
 
-# Each floor may import from the floors before it. Rooms on one floor do not know one another.
-FLOORS = [
-    {"errors"},
-    {"random"},
-    {"privacy"},
-    {"core"},
-    {"client", "transforms", "mechanisms", "server"},
-    {"round"},
-    {"engine"},
-    {"methods"},
-    {"models"},
-    {"data"},
-    {"runs"},
-    {"cli"},
-    {"__main__"},
+ORDER = [
+    *("errors", "random", "privacy", "core", "client", "transforms", "mechanisms", "server", "round", "engine"),
+    *("methods", "models", "data", "runs", "cli", "__main__"),
 ]
-FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+# The parts of a method meet in a round and nowhere else.
+APART = {"client", "transforms", "mechanisms", "server"}
 
 
-def arrows() -> set[tuple[str, str]]:
+def module_of(path: Path) -> str:
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def imports() -> set[tuple[str, str]]:
     found = set()
     for path in SOURCE.rglob("*.py"):
-        room = path.relative_to(SOURCE).with_suffix("").parts[0]
-        if room == "__init__":
+        if module_of(path) == "__init__":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = []
@@ -39,18 +33,31 @@ def arrows() -> set[tuple[str, str]]:
                 names = [f"cloister.{alias.name}" for alias in node.names] if whole else [node.module]
             elif isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
-            found |= {(room, n.split(".")[1]) for n in names if n.startswith("cloister.")}
-    return {(room, other) for room, other in found if room != other and other != "__version__"}
+            found |= {(module_of(path), name.split(".")[1]) for name in names if name.startswith("cloister.")}
+    return {(one, other) for one, other in found if one != other and other != "__version__"}
 
 
-def test_every_room_has_a_floor():
-    rooms = {p.relative_to(SOURCE).with_suffix("").parts[0] for p in SOURCE.rglob("*.py")} - {"__init__"}
-    assert rooms == set(FLOOR)
+def test_everything_has_its_place_in_the_order():
+    assert {module_of(path) for path in SOURCE.rglob("*.py")} - {"__init__"} == set(ORDER)
 
 
-def test_no_arrow_points_upwards_or_sideways():
-    wrong = {f"{room} -> {other}" for room, other in arrows() if FLOOR[other] >= FLOOR[room]}
-    assert not wrong
+def test_an_import_points_to_what_was_read_before():
+    assert len(imports()) > 30
+    assert not {f"{one} -> {other}" for one, other in imports() if ORDER.index(other) >= ORDER.index(one)}
+
+
+def test_the_parts_of_a_method_do_not_know_one_another():
+    assert not {(one, other) for one, other in imports() if {one, other} <= APART}
+
+
+def test_the_readme_shows_the_folders_in_reading_order():
+    (table,) = re.findall(r"<!-- folders -->(.*?)<!-- end of folders -->", (ROOT / "README.md").read_text(), re.DOTALL)
+    shown = re.findall(r"^\| `(\w+)/`", table, re.MULTILINE)
+    assert shown == [name for name in ORDER if (SOURCE / name).is_dir()]
+
+
+def test_few_files_lie_beside_the_folders():
+    assert len([path for path in SOURCE.iterdir() if path.is_file()]) <= 4
 
 
 def test_privacy_knows_nothing_of_torch():

@@ -1,4 +1,4 @@
-"""Cloister: differentially private federated learning in PyTorch, under one honest accountant.
+"""Cloister: differentially private federated learning in PyTorch, under one accountant.
 
     import cloister as cl
 

@@ -44,7 +44,7 @@ MOST_COUNT = 10**9
 
 
 def expect(condition: bool, expectation: str, found: object, remedy: str) -> None:
-    """Raise `CloisterError` in the house's one form unless the condition holds.
+    """Raise `CloisterError` in the one form that all errors have unless the condition holds.
 
     >>> expect(False, "clip_norm > 0", -1.0, "choose a positive clipping norm")
     Traceback (most recent call last):

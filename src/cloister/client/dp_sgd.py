@@ -81,11 +81,13 @@ def dp_sgd(
 ) -> LocalRule:
     """DP-SGD over a number of steps, or of epochs of as many steps as a pass has.
 
-    Args: threshold: to what norm a sample's gradient is clipped. optimizer: what is done with the noisy gradient.
-        batch_sampling: "poisson" (each sample joins with the same probability) or "fixed_size" (exactly `batch_size`
-        samples). memory: whether the optimizer's state stays with the client from round to round. clipping: by the
-        norm, unless said otherwise. active: the fraction p of coordinates that a client trains in a round, drawn at
-        random for each round and the
+    Args:
+        threshold: to what norm a sample's gradient is clipped.
+        optimizer: what is done with the noisy gradient.
+        batch_sampling: "poisson" (each sample joins with the same probability) or "fixed_size" (exactly `batch_size`).
+        memory: whether the optimizer's state stays with the client from round to round.
+        clipping: by the norm, unless another is given.
+        active: the fraction p of coordinates that a client trains in a round, drawn at random for each round and the
             same over its steps; gradient and noise are scaled by 1/p (Fed-SPA). The threshold is for the active part.
 
     Guarantee: a step is one Gaussian release of noise multiplier `threshold.worth(z)` over its batch, for one sample.

@@ -183,7 +183,7 @@ def _check_outputs(outputs: Tensor, loss: Loss, labels: Tensor, classes: int | N
 
 @contextmanager
 def explained(expectation: str) -> Iterator[None]:
-    """What torch says of a misfit, in the house's form."""
+    """What torch says of a misfit, in the form of all errors."""
     try:
         yield
     except CloisterError:

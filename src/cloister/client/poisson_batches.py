@@ -86,7 +86,7 @@ def _batches_of(streams: Streams, round: int, phase: int, batching: Batching, cl
         found = bernoulli_indices(
             batching.sampling_rate(size),
             steps * size,
-            lambda count, n: streams.protective_uniform(count, "lot", round, client, phase, n),
+            lambda count, n: streams.protective_uniform(count, "poisson batch", round, client, phase, n),
         ).numpy()
         return found // size, found % size
 
@@ -95,7 +95,7 @@ def _batches_of(streams: Streams, round: int, phase: int, batching: Batching, cl
         steps,
         batch_size,
         size,
-        lambda count, n: streams.protective_integers(count, size, "lot", round, client, phase, n),
+        lambda count, n: streams.protective_integers(count, size, "poisson batch", round, client, phase, n),
     )
     return np.repeat(np.arange(steps), batch_size), samples.flatten().numpy()
 

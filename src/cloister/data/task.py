@@ -96,14 +96,16 @@ def from_arrays(
     Which samples are held out, and where each one lies, goes by clients and their numbers of samples, never by what is
     in a sample: with another one in its place, every other stays where it is.
 
-    Args: inputs: an array, a tensor or a list; its type says what the numbers are, see `cloister.data.arrays`. clients:
-        anything that tells clients apart: numbers or names. test: a pair (inputs, labels), or the fraction of every
-        client's samples to hold out at random. classes: the number of classes; by default one more than the largest
-        label, which the certificate says. registered: the number of clients, where some have no sample at all.
-        preprocessing: how stored inputs become what the model sees; by default bytes [n, c, h, w] are scaled as
-        pictures. model: makes the model to start from; logistic regression by default. public_samples: a pair (inputs,
-        labels), or a number of samples: so many whole clients, at random, are set aside that
-            there are at least as many. They are clients no more, and nothing of theirs is held out for testing.
+    Args:
+        inputs: an array, a tensor or a list; its type says what the numbers are, see `cloister.data.arrays`.
+        clients: anything that tells clients apart: numbers or names.
+        test: a pair (inputs, labels), or the fraction of every client's samples to hold out at random.
+        classes: the number of classes; by default one more than the largest label, which the certificate says.
+        registered: the number of clients, where some have no sample at all.
+        preprocessing: how stored inputs become what the model sees; by default bytes [n, c, h, w] are scaled as images.
+        model: makes the model to start from; logistic regression by default.
+        public_samples: a pair (inputs, labels), or a number of samples: so many whole clients, at random, are set aside
+            that there are at least as many. They are clients no more, and nothing of theirs is held out for testing.
 
     >>> task = from_arrays(np.random.rand(50, 4), np.arange(50) % 3, np.arange(50) // 10)
     >>> task.clients, task.classes, len(task.test_labels)

@@ -18,7 +18,7 @@ from cloister.engine.loop import Loop
 from cloister.engine.vectorized import Vectorized
 from cloister.errors import CloisterError, Note
 from cloister.round import Engine, Federation, cohort_total
-from cloister.round.bind import rehearsal
+from cloister.round.bind import over_made_up_clients
 
 MEMORY_BUDGET = 2**30
 """Bytes that a chunk of clients may take on a CPU, unless the user says otherwise."""
@@ -160,4 +160,4 @@ def _made_up(fed: Federation, clients: int) -> Federation:
         typical.cumsum(0) - typical,
         typical,
     )
-    return rehearsal(fed, population)
+    return over_made_up_clients(fed, population)

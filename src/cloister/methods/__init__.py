@@ -1,4 +1,4 @@
-"""The catalogue of methods: one paper per file, each a short composition of joints.
+"""The catalogue of methods: one paper per file, each a short composition of parts.
 
 Every module of this folder is imported, and what it registers is in the catalogue (`registry.py`).
 """

@@ -190,7 +190,7 @@ def _expect_as_declared(method: Method, message: Tensor, declared: Sensitivity) 
         )
 
 
-def rehearsal(fed: Federation, population: Population) -> Federation:
+def over_made_up_clients(fed: Federation, population: Population) -> Federation:
     """The same federation over made-up people who all take part: for trying things out, never for a release."""
     min_separation = fed.method.mechanism.min_separation
     cohort = replace(

@@ -29,7 +29,7 @@ from cloister.privacy.ledger import Budget
 from cloister.privacy.unit import ProtectedUnit, sample_account
 from cloister.random.streams import Streams
 from cloister.round import cohort_total
-from cloister.round.bind import Federation, rehearsal
+from cloister.round.bind import Federation, over_made_up_clients
 from cloister.runs.folder import FORMAT
 from cloister.runs.request import Request
 
@@ -174,7 +174,7 @@ def _behavior(fed: Federation, w: Tensor) -> tuple[float, ...]:
     # Without noise, which would drown what is to be told apart.
     silent = replace(fed.method.mechanism, place="nowhere", noise_multiplier=0.0)
     small = replace(fed.method, local=brief, mechanism=silent)
-    small_fed = rehearsal(replace(fed, method=small, streams=Streams(0)), made_up)
+    small_fed = over_made_up_clients(replace(fed, method=small, streams=Streams(0)), made_up)
     with explained("a model that can be trained client by client"):
         message, _ = cohort_total(small_fed, Loop(), 1, somewhere, torch.tensor([0]))
     pieces = [piece.double().norm().item() for piece in torch.tensor_split(message, 8)]

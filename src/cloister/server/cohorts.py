@@ -83,7 +83,7 @@ def full() -> Cohort:
 
 
 def cyclic(clients_per_round: CohortSize) -> Cohort:
-    """The first `clients_per_round` clients, then the next, and so on, over and over. Neighbors: add or remove one client.
+    """Clients take turns, `clients_per_round` at a time, over and over. Neighbors: add or remove one client.
 
     Nothing is secret and nothing is sampled: a client takes part in one round of every cycle, so one Gaussian release
     pays for a whole cycle. The price needs no assumption on how devices come and go, only that none comes out of turn.
