@@ -73,25 +73,25 @@ def batches_of(work: Work, fed: Federation, round: int) -> list[list[Tensor]]:
     ]
 
 
-def opacus_round(work: Work, fed: Federation, module: nn.Module, w: Tensor, lots: list[list[Tensor]]) -> Tensor:
+def opacus_round(work: Work, fed: Federation, module: nn.Module, w: Tensor, batches: list[list[Tensor]]) -> Tensor:
     """The mean of the clients' models, by Opacus."""
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
     layout, total = fed.objective.layout, torch.zeros_like(w)
     expected = fed.method.local.batching.expected(work.samples)
-    for lot in lots:
+    for own in batches:
         private = GradSampleModule(layout.load(copy.deepcopy(module), w))
         inner = torch.optim.SGD(private.parameters(), lr=work.lr)
         optimizer = DPOptimizer(inner, noise_multiplier=NOISE, max_grad_norm=CLIP, expected_batch_size=expected)
-        for rows in lot:
+        for rows in own:
             inputs = fed.population.inputs[rows]
             inputs = (inputs / 255 - 0.5) / 0.25 if inputs.dtype == torch.uint8 else inputs
             optimizer.zero_grad()
             F.cross_entropy(private(inputs), fed.population.labels[rows]).backward()
             optimizer.step()
         total += torch.cat([p.detach().flatten() for p in private.parameters()])
-    return total / len(lots)
+    return total / len(batches)
 
 
 def engines_for(device: str, work: Work) -> dict[str, Engine]:

@@ -229,7 +229,7 @@ def test_who_runs_out_of_draws_gets_new_ones(method, cohort):
     for number in (1, 2):
         run_round(fed, Ledger.create(None, "test", {}), Loop(), number, w, fed.method.init(w))
     streams.expect_sound()
-    kind = "cohort" if method.unit == "client" else "lot"
+    kind = "cohort" if method.unit == "client" else "poisson batch"
     assert max(key[-1] for key in streams.drawn if key[0] == kind) > 0, "somebody asked again"
 
 
@@ -267,7 +267,11 @@ def test_bits_that_settle_a_draw_are_its_own(draw, monkeypatch):
 
 def test_places_in_a_run_have_draws_of_their_own():
     """Any two of many places, for all kinds of draws: purpose, round, client, and what is below."""
-    places = [(p, *at) for p in ("noise", "lot") for at in ((), (0,), (1,), (1, 0), (0, 1), (1, 1), (1, 1, 0), (11, 1))]
+    places = [
+        (p, *at)
+        for p in ("noise", "poisson batch")
+        for at in ((), (0,), (1,), (1, 0), (0, 1), (1, 1), (1, 1, 0), (11, 1))
+    ]
     places += [("noise", 1, 1, 1), ("noise", 1, 11), ("noise", 1, 1, 0, 0), ("noise", 1, 1, 0, 1), ("noise", -1, 1)]
     for name, draw in {
         "normal": lambda s, *at: s.protective_normal(torch.empty(4).double(), *at),

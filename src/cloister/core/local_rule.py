@@ -24,9 +24,9 @@ class Batching:
     """How local data become mini-batches: shuffled passes, cut into pieces of at most `batch_size` samples.
 
     Either a number of `local_steps` (as many passes as they need) or of `local_epochs` (whole passes); or, with
-    `again`, the last batch of the phase before, once more. With `batch_sampling` every step draws its samples anew, in secret,
-    and a pass is as many steps as would see every sample once: "poisson" (each sample joins with probability 1/steps of
-    a pass) or "fixed_size" (exactly `batch_size` of them, all subsets alike).
+    `again`, the last batch of the phase before, once more. With `batch_sampling` every step draws its samples anew, in
+    secret, and a pass is as many steps as would see every sample once: "poisson" (each sample joins with probability
+    1/steps of a pass) or "fixed_size" (exactly `batch_size` of them, all subsets alike).
     """
 
     batch_size: int
