@@ -204,7 +204,7 @@ def _(event: FixedSizeGaussian) -> Pricing:
 
 @_record.register
 def _(event: DiscreteGaussianSum) -> Pricing:
-    who = "full" if event.sampling_rate == 1 else f"Poisson cohorts, rate {event.sampling_rate:g}"
+    who = "all clients" if event.sampling_rate == 1 else f"Poisson cohorts, rate {event.sampling_rate:g}"
     unbounded = event.noise_multiplier < _LEAST_NOISE
     return Pricing(
         lambda drawn: (

@@ -21,6 +21,7 @@ part is no secret then, so the sum is divided by how many they were.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -143,7 +144,7 @@ def _checked(fed: Federation, offer: Offer, replies: Sequence[Reply]) -> list[Re
     replies = sorted((reply for reply in replies if len(reply.clients)), key=lambda reply: int(reply.clients[0]))
     blank, asked = fed.blank(offer.w, offer.broadcast), set(offer.clients.tolist())
     numbers = [client for reply in replies for client in reply.clients.tolist()]
-    twice = sorted({client for client in numbers if numbers.count(client) > 1})
+    twice = sorted(client for client, times in Counter(numbers).items() if times > 1)
     expect(not twice, "one reply of each client", f"several of clients {twice}", "count the first one alone")
     strangers = sorted(set(numbers) - asked)
     expect(not strangers, "replies of clients who were asked", f"others ({strangers})", "leave these out")

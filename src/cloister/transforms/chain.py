@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from cloister.core import Context, Layout, Sensitivity, State, Transform
-from cloister.errors import expect
+from cloister.errors import CloisterError, expect
 from cloister.random.streams import Streams
 
 
@@ -22,13 +22,11 @@ def chain(*parts: Transform) -> Transform:
     def stages(size: int | None, layout: Layout, known: Sensitivity | None = None) -> list[Sensitivity]:
         """What reaches each part, and what leaves the last."""
         found = [Sensitivity(length=size) if known is None else known]
-        for part in parts:
-            expect(
-                found[-1].length is not None,
-                f"{parts[len(found) - 2].name} at the end of a chain",
-                f"{part.name} after it",
-                "leave that out",
-            )
+        for before, part in zip((None, *parts), parts, strict=False):
+            if before is not None and found[-1].length is None:
+                raise CloisterError(
+                    f"Expected {before.name} at the end of a chain, found {part.name} after it: leave that out."
+                )
             found.append(part.sensitivity(found[-1], layout))
         return found
 
