@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-FORMAT = 3
+FORMAT = 4
 """Of a run folder; goes up whenever its files are to be read in another way."""
 
 

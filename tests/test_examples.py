@@ -1,0 +1,93 @@
+"""Every example runs as its docstring says, and prints what it promises."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def printed(name: str) -> str:
+    """What an example prints in a process of its own, on one core."""
+    places = os.pathsep.join(place for place in sys.path if place)
+    environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, EXAMPLES / name]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def numbers(pattern: str, text: str) -> list[float]:
+    return [float(number) for number in re.findall(pattern, text)]
+
+
+def test_first_private_model():
+    text = printed("first_private_model.py")
+    (accuracy,) = numbers(r"^accuracy ([\d.]+)", text)
+    (epsilon,) = numbers(r"\nepsilon ([\d.]+) at delta 0\.001", text)
+    assert accuracy > 0.85
+    assert 1.9 < epsilon <= 2
+    assert "PRIVACY CERTIFICATE" in text
+    assert "budget: epsilon 2 at delta 0.001" in text
+
+
+def test_compare_methods():
+    rows = dict(re.findall(r"^(\w+) +([\d. ]+)$", printed("compare_methods.py"), re.MULTILINE))
+    assert list(rows) == ["dp_fedavg", "dp_fedsam", "fed_smp_rand_k"]
+    for row in rows.values():
+        accuracy, epsilon, noise = map(float, row.split())
+        assert accuracy > 0.75
+        assert 3.9 < epsilon <= 4
+        assert noise > 0
+
+
+def test_own_method():
+    (accuracy,) = numbers(r"accuracy ([\d.]+)", printed("own_method.py"))
+    assert accuracy > 0.7
+
+
+def test_own_method_on_the_command_line(monkeypatch, tmp_path, command):
+    """The commands of its docstring, with fewer rounds."""
+    text = (EXAMPLES / "own_method.py").read_text()
+    shown, trained = (line.split() for line in re.findall(r"^    cloister (.*)$", text, re.MULTILINE))
+    monkeypatch.chdir(EXAMPLES)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    found = command(*shown)
+    assert found.returncode == 0
+    assert "fraction of the coordinates that is sent" in found.stdout
+    found = command(*("rounds=2" if word == "rounds=30" else word for word in trained), "--folder", tmp_path / "run")
+    assert found.returncode == 0, found.stderr
+    assert 'method = "own_method:masked_normalized"' in (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_sample_level_hospitals():
+    text = printed("sample_level_hospitals.py")
+    assert numbers(r"accuracy ([\d.]+)", text)[0] > 0.8
+    accounts = re.findall(r"^(\d) .* ([\d.]+) +([\d.]+)\s*$", text, re.MULTILINE)
+    assert [(client, float(budget)) for client, _, budget in accounts] == [("0", 1), ("1", 1), ("2", 2), ("3", 4)]
+    assert all(0 < float(spent) <= float(budget) for _, spent, budget in accounts)
+
+
+def test_server_and_nodes():
+    text = printed("server_and_nodes.py")
+    replies = numbers(r"(\d) replies", text)
+    assert replies[0] == 3
+    assert replies[-1] == 2, "the node with the smallest budget has stopped"
+    assert numbers(r"accuracy ([\d.]+)", text)[-1] > 0.7
+    spent = numbers(r"sample of client \d: epsilon ([\d.]+)", text)
+    assert len(spent) == 3
+    assert all(0 < used <= budget for used, budget in zip(spent, [1.0, 1.3, 4.0], strict=True))
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_examples_are_short_and_tested(path):
+    text = path.read_text()
+    assert len(text.splitlines()) < 60
+    assert f"python examples/{path.name}" in text, "its docstring says how it is run"
+    assert f"def test_{path.stem}(" in Path(__file__).read_text()
