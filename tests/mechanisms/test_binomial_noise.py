@@ -26,7 +26,7 @@ from conftest import share as noise
 CPU = torch.device("cpu")
 USUAL = {"trials": 200, "levels": 5, "clip_norm": 1.0, "range": 0.5, "step_delta": 1e-6}
 DIMENSION = 30_000
-SENT = Sensitivity(length=DIMENSION)
+SENT = Sensitivity(length=DIMENSION, integer=True, rounded=(5, 0.5))
 
 
 def fits(draws: np.ndarray, trials: int, chance: float = 0.5) -> bool:
@@ -123,11 +123,6 @@ def test_what_is_priced_is_one_message_or_the_sum_of_as_many_as_are_counted_on()
     assert summed.account(expected_size, SENT) == BinomialSum(5, 50 * 200, 1.0, 0.5, 30_000, 10 / 600, 1e-6)
     assert alone.noise_multiplier == alone.account(expected_size, SENT).noise_multiplier
     assert summed.noise_multiplier == pytest.approx(math.sqrt(50) * alone.noise_multiplier)
-    each = binomial(**USUAL, trust="message", per_sample=True)
-    assert each.account(expected_size, SENT) == BinomialSum(5, 200, 0.1, 0.5, 30_000, 10 / 600, 1e-6), (
-        "one of ten in the mean"
-    )
-    assert each.most_l2(SENT) == alone.most_l2(SENT), "which is as long as ever"
     for other in (Gaussian(1.0), PoissonGaussian(1.0, 0.1)):
         assert isinstance(alone.account(other, SENT), Unsupported)
 

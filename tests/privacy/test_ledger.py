@@ -157,7 +157,8 @@ def test_lines_that_make_no_sense_are_refused_even_with_the_right_hash(tmp_path,
 
 def test_a_ledger_of_an_older_format_is_refused_with_what_to_do(tmp_path):
     path = tmp_path / "ledger.jsonl"
-    path.write_bytes(hashed("", {"format": "cloister ledger 2", "subject": "abc", "budgets": {}})[0])
+    line = hashed("", {"format": "cloister ledger 2", "subject": "abc", "budgets": {}})[0]
+    path.write_bytes(line.replace(b'"hash"', b'"seal"'))  # as lines were called then
     with pytest.raises(CloisterError, match="found 'cloister ledger 2': run it again, or use the version") as refused:
         Ledger.open(path)
     assert not isinstance(refused.value, Corrupted)
@@ -300,3 +301,12 @@ def test_a_ledger_that_cannot_be_read_is_not_left_locked(tmp_path):
             Ledger.open(path)
     path.write_bytes(whole)
     Ledger.open(path).close()
+
+
+@pytest.mark.parametrize("count", [0, -1, -9])
+def test_nothing_is_given_back(count):
+    """Found in review: ten releases and then minus nine cost what one costs."""
+    ledger = Ledger.create(None, "test", {})
+    ledger.charge("client", Gaussian(1.0), round=1, repeatable=True, count=10)
+    with pytest.raises(CloisterError, match="nothing is given back"):
+        ledger.charge("client", Gaussian(1.0), round=2, repeatable=True, count=count)

@@ -17,10 +17,11 @@ from cloister.errors import CloisterError
 from cloister.privacy.accountant import epsilon
 from cloister.privacy.discrete_gaussian import grid
 from cloister.privacy.events import DiscreteGaussianSum
+from cloister.round import cohort_total
 from cloister.round.answer import noise_share
 from cloister.runs.folder import RunFolder
 from cloister.transforms.hadamard import padded
-from conftest import federation, flat_state, toy_model, toy_task
+from conftest import ENGINES, federation, flat_state, plan_of, toy_model, toy_task
 
 TASK = toy_task(sizes=(7, 3, 1, 12, 5, 4, 2, 6))
 MODEL = toy_model(TASK)
@@ -217,3 +218,49 @@ def test_any_chain_trains_within_its_budget_or_is_refused_before_a_line(tmp_path
     assert len(run.history) == 2 or run.stopped
     assert budget is None or run.epsilon <= budget
     assert len({entry.round for entry in RunFolder.open(folder).ledger().entries}) == len(run.history)
+
+
+def test_binomial_noise_is_for_the_levels_that_it_was_priced_for():
+    """Found in review: numbers on a grid of the same norm moved further than what was priced."""
+    coins = mechanisms.binomial(40_000, 17, 0.5, 0.5, 1e-6, "message")
+    good = transforms.chain(transforms.clip_l2(0.5), transforms.quantize_to_levels(0.5, 17))
+    fed, _ = federation(method(good, coins, cl.client.one_gradient(2)), task=TASK, model=MODEL)
+    l2 = fed.sensitivity.l2
+    for other in (transforms.quantize(1.0, l2, 16), transforms.quantize_to_levels(1.0, 17)):
+        odd = method(transforms.chain(transforms.clip_l2(0.5), other), coins, cl.client.one_gradient(2))
+        with pytest.raises(CloisterError, match=r"quantize_to_levels|norm at most"):
+            go(odd)
+
+
+def test_single_messages_are_priced_under_gaussian_noise_alone():
+    """Found in review: discrete noise of a hundredth of the scale was priced by its stated multiplier."""
+    grid_of = transforms.chain(transforms.clip_l2(0.5), transforms.quantize(100.0, 60.0, 16))
+    tiny = mechanisms.discrete_gaussian(1000.0, 0.01, 4, 60.0, "distributed")
+    with pytest.raises(CloisterError, match=r"use mechanisms\.gaussian"):
+        federation(replace(method(grid_of, tiny), local_only=True), task=TASK, model=MODEL)
+
+
+def test_a_name_that_a_checkpoint_would_lose_is_refused(tmp_path):
+    slashed = replace(transforms.clip_l2(1.0), init=lambda w: {"a/b": torch.zeros(())})
+    with pytest.raises(CloisterError, match="without a slash"):
+        go(method(slashed, mechanisms.gaussian(2.0)), folder=tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_later_phase_draws_its_own_batches():
+    """Found in review: only the first phase was asked whether it draws."""
+    phase = cl.client.one_gradient(3).phases[0]
+    first = replace(phase, batching=replace(phase.batching, batch_sampling=None))
+    rule = replace(cl.client.one_gradient(3), phases=(first, phase))
+    fed, w = federation(method(transforms.clip_l2(1.0), mechanisms.none(), rule), task=TASK, model=MODEL)
+    drawn = plan_of(fed, 1, w, torch.arange(3)).drawn(torch.arange(3), 3).batches
+    assert [batches is None for batches in drawn] == [True, False]
+    results = [cohort_total(fed, engine, 1, w, torch.arange(TASK.clients))[0] for engine in ENGINES]
+    for found in results[1:]:
+        torch.testing.assert_close(found, results[0], rtol=1e-9, atol=1e-12)
+
+
+def test_every_client_has_its_own_multiplier_or_none_has():
+    fed, _ = federation(cl.methods.pfl(clip_norm=0.5, batch_size=4, noise_multiplier=1.0), task=TASK, model=MODEL)
+    with pytest.raises(CloisterError, match="for each of 8 clients"):
+        replace(fed, multipliers=(1.0, 2.0))

@@ -88,6 +88,12 @@ def opaque(gradient: cl.client.gradients.Gradient) -> cl.Method: ...
 
 
 def unknown(x: Nowhere) -> cl.Method: ...
+
+
+def absent(x: cl.nowhere.At) -> cl.Method: ...
+
+
+def by_place(clip_norm: float = 1.0, /) -> cl.Method: ...
 '''
 SHORT = {"rounds": 2, "delta": 1e-2, "engine": "loop"}
 RUN = {
@@ -107,6 +113,8 @@ def _laboratory(tmp_path, monkeypatch):
     (tmp_path / "laboratory").mkdir()
     (tmp_path / "laboratory" / "__init__.py").touch()
     (tmp_path / "laboratory" / "tried.py").write_text(CODE)
+    (tmp_path / "laboratory" / "spoilt.py").write_text("def halved(:")
+    (tmp_path / "laboratory" / "raising.py").write_text("1 / 0")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
     importlib.invalidate_caches()
@@ -220,6 +228,10 @@ def test_comparisons_take_them(tmp_path):
         ({"data": "laboratory.tried:wrong", "clients": None}, "Expected a Task of cloister as data, found that"),
         ({"method": "laboratory.tried:opaque"}, "found gradient of method laboratory.tried:opaque: annotate it"),
         ({"method": "laboratory.tried:unknown"}, "name 'Nowhere' is not defined"),
+        ({"method": "laboratory.tried:absent"}, "has no attribute 'nowhere'"),
+        ({"method": "laboratory.tried:by_place"}, "given by name, found clip_norm of method"),
+        ({"method": "laboratory.spoilt:halved"}, "can be imported for method = laboratory.spoilt:halved"),
+        ({"method": "laboratory.raising:halved"}, "division by zero"),
         ({"method": "laboratory.tried:"}, "Expected method as package.module:function"),
         ({"method": "../tried:halved"}, "Expected method as package.module:function"),
         ({"cohort": "laboratory.tried:wrong"}, "Expected cohort to be one of"),
@@ -251,3 +263,11 @@ def test_the_method_in_contributing_works(tmp_path):
     values = {**RUN, "method": "laboratory.tried:half_dp", "clients": 20}
     assert method_info(values).paper == "Somebody et al., NeurIPS 2026"
     assert build(values).start(progress=False).certificate.private
+
+
+def test_what_lies_in_the_current_directory_does_not_stand_in_for_what_is_installed(tmp_path):
+    """Found in review: after a part of another package, ./dp_accounting.py would have been the accountant."""
+    (tmp_path / "colorsys.py").write_text("raise RuntimeError('a stranger')")
+    sys.modules.pop("colorsys", None)
+    build(RUN | {"clients": 20})
+    assert "tmp" not in importlib.import_module("colorsys").__file__

@@ -1,4 +1,4 @@
-"""Views: how stored inputs become what a model sees, on the device, inside the training step.
+"""Preprocessing: how stored inputs become what a model sees, on the device, inside the training step.
 
 Images stay uint8 in one tensor on the training device. Normalizing and augmenting them happens where they are
 used, per client and sample and step, from keys: so no data loader stands in the way, engines agree, and what

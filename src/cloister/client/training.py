@@ -77,8 +77,8 @@ def adam(lr: float, beta1: float = 0.9, beta2: float = 0.999, tiny: float = 1e-8
 
 LearningRate = Annotated[float, "local learning rate"]
 BatchSize = Annotated[int, "samples in a local mini-batch"]
-Steps = Annotated[int | None, "local steps in a round (or give epochs)"]
-Epochs = Annotated[int | None, "local passes over the data in a round (or give steps)"]
+Steps = Annotated[int | None, "local steps in a round (or give local_epochs)"]
+Epochs = Annotated[int | None, "local passes over the data in a round (or give local_steps)"]
 Momentum = Annotated[float, "local momentum"]
 WeightDecay = Annotated[float, "local weight decay"]
 LearningRateDecay = Annotated[float, "factor on the local learning rate after every round"]

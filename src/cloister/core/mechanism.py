@@ -71,6 +71,8 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         expect_one_of("place", self.place, get_args(Place))
+        expect_one_of("unit", self.unit, tuple(ProtectedUnit), "whom the noise protects")
+        object.__setattr__(self, "unit", ProtectedUnit(self.unit))  # a plain word is as good
         if self.noise_multiplier is not None:
             expect_noise("noise_multiplier", self.noise_multiplier)
         silent = self.place != "nowhere" or self.noise_multiplier == 0

@@ -12,7 +12,8 @@ class Sensitivity:
     """What is known of ANY client's message, whatever its data: so many numbers, of L2 norm `l2` at most.
 
     `length` is None where only encoding tells. `integer`: the numbers are whole. `replace_l2` is how far a message can
-    be from any other that the same client might have sent, where that is less than twice `l2`.
+    be from any other that the same client might have sent, where that is less than twice `l2`. `rounded` says to how
+    many levels, and within which range, real numbers were rounded.
 
     Noise is scaled to `assumed_l2`, which is `l2` except where a published mistake is replicated: then the paper takes
     the norm for less than it is, and what is accounted is the noise as a multiple of `l2`.
@@ -21,6 +22,7 @@ class Sensitivity:
     l2: float = math.inf
     length: int | None = None
     integer: bool = False
+    rounded: tuple[int, float] | None = None
     assumed_l2: float | None = None
     replace_l2: float | None = None
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from cloister.errors import expect
+
 Tensors = dict[str, Tensor]
 
 State = dict[str, Any]
@@ -33,6 +35,7 @@ def flatten(state: Mapping[str, Any], scope: str = "") -> Tensors:
     """
     found: Tensors = {}
     for name, value in state.items():
+        expect("/" not in name, "names without a slash in a state", name, "rename it")
         found |= flatten(value, f"{scope}{name}/") if isinstance(value, Mapping) else {f"{scope}{name}": value}
     return found
 

@@ -1,4 +1,4 @@
-"""Engines: how `client_round` is mapped over a cohort. They change the speed of a run and nothing else.
+"""Engines: how the work of clients is mapped over a cohort. They change the speed of a run and nothing else.
 
 * `Loop`: one client after the other (or one per core), each with its own shapes; nothing is padded.
 * `Vectorized`: many clients as one batched computation (`torch.func.vmap`), in chunks that fit a memory budget.

@@ -26,7 +26,6 @@ def binomial(
     step_delta: float,
     trust: Trust,
     shares: int = 1,
-    per_sample: bool = False,
 ) -> Mechanism:
     """Bin(trials, 1/2) - trials/2 on every coordinate of every message, whose whole numbers `quantize_to_levels` makes.
 
@@ -35,8 +34,8 @@ def binomial(
     else comes adds noise, too: the unit is a sample, and who comes does not depend on samples, so that surplus noise
     is post-processing. Where fewer come, the server adds what is missing, and knows it.
 
-    A message is a vector of norm at most `clip_norm`, and a sample can make it any other; with `per_sample` it is the
-    mean over a batch of vectors that are each clipped, and a sample changes only its own.
+    A message is a vector of norm at most `clip_norm`, rounded to `levels` within `range`, and a sample can make it any
+    other.
 
     Guarantee: a message (or a released sum, that of nobody included) carries the noise of at least as many trials as
     were priced, whatever the data.
@@ -48,8 +47,7 @@ def binomial(
     expect(shares == 1 or not alone, "one share where each message is private by itself", shares, "leave it out")
 
     def accounted(dimension: int, batch_size: int = 1, of: int = 1) -> BinomialSum:
-        moved = clip_norm / batch_size if per_sample else clip_norm
-        return BinomialSum(levels, trials * shares, moved, range, dimension, batch_size / of, step_delta)
+        return BinomialSum(levels, trials * shares, clip_norm, range, dimension, batch_size / of, step_delta)
 
     def draw(
         multiplier: float, streams: Streams, like: Tensor, sensitivity: Sensitivity, round: int, client: int, of: int
@@ -57,6 +55,10 @@ def binomial(
         return fair_coins(like.numel(), trials, streams, like.device, "noise", round, client) - trials // 2
 
     def account(event: Event, sensitivity: Sensitivity) -> Event:
+        if sensitivity.rounded != (levels, range):
+            return Unsupported(
+                "binomial noise is priced for messages that quantize_to_levels makes, of the same levels"
+            )
         if isinstance(event, FixedSizeGaussian) and sensitivity.length is not None:
             return accounted(sensitivity.length, event.size, event.population)
         return Unsupported("binomial noise is priced for batches of a fixed size, drawn without replacement")
@@ -71,7 +73,7 @@ def binomial(
         draw,
         _TRUST[trust],
         ProtectedUnit.SAMPLE,
-        {"trust": trust, "trials": trials, "shares": shares, "step_delta": step_delta, "per_sample": per_sample},
+        {"trust": trust, "trials": trials, "shares": shares, "step_delta": step_delta},
         integer=True,
         most_l2=most_l2,
         missing=lambda cohort: 0 if alone else max(0, shares - cohort),

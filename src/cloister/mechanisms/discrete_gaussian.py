@@ -44,7 +44,7 @@ def discrete_gaussian(
         if isinstance(event, (Gaussian, PoissonGaussian)):
             sampling_rate = event.sampling_rate if isinstance(event, PoissonGaussian) else 1.0
             return DiscreteGaussianSum(deviation, parts, l2, sensitivity.length, sampling_rate)
-        return Unsupported("discrete noise is priced for Poisson cohorts, for everyone and for cyclic cohorts")
+        return Unsupported("discrete noise is priced for Poisson, full and cyclic cohorts")
 
     settings = {"scale": deviation, "shares": parts}
     trust = TRUST[place].replace("when nobody came", "of those who are missing")

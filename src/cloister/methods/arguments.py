@@ -25,5 +25,5 @@ ClipLearningRate = Annotated[float, "how fast the clip follows"]
 QueryNoise = Annotated[float, "noise of the query behind a threshold, in multiples of the gradient's"]
 BatchSampling = Annotated[core.BatchSampling, "how a step's samples are drawn: poisson, or a fixed number of them"]
 BatchSamplingOfMode = Annotated[
-    core.BatchSampling | None, "how a step's samples are drawn: poisson, or fixed, as was published"
+    core.BatchSampling | None, "how a step's samples are drawn: poisson, or fixed_size, as was published"
 ]

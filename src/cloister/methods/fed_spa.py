@@ -158,6 +158,6 @@ def _batch_sampling(batch_sampling: BatchSampling | None, mode: Mode) -> BatchSa
         not published or batch_sampling != "poisson",
         "fixed batches for mode = as_published",
         batch_sampling,
-        "leave batches out",
+        "leave batch_sampling out",
     )
     return batch_sampling or ("fixed_size" if published else "poisson")

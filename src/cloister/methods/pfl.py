@@ -57,7 +57,7 @@ def pfl(
     expect_one_of("local_epoch", local_epoch, get_args(LocalEpoch), "the authors ran full passes")
     if mode == "as_published" and batch_sampling != "poisson":
         raise CloisterError(
-            f"Expected poisson batches, which the authors ran, found {batch_sampling}: leave batches out, or mode."
+            f"Expected poisson batches, as the authors ran, found {batch_sampling}: leave batch_sampling out, or mode."
         )
     steps, passes = (None, local_epochs) if local_epoch == "pass" else (local_epochs, None)
     optimizer = sgd_optimizer(lr, momentum, weight_decay, lr_decay)

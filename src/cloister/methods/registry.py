@@ -76,7 +76,7 @@ def info_of(function: Callable[..., Method], method: Method) -> MethodInfo:
 
 
 def _defaults(unit: str, cohort: str | None, server: str | None) -> dict[str, str]:
-    """Who takes part hides no sample, so that methods which protect samples come with everyone."""
+    """Who takes part hides no sample, so that methods which protect samples come with full cohorts."""
     cohort = cohort or ("full" if unit == "sample" else None)
     return {part: option for part, option in (("cohort", cohort), ("server", server)) if option}
 

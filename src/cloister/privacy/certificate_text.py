@@ -200,7 +200,7 @@ def text(c: Certificate) -> str:
     lines, before = ["PRIVACY CERTIFICATE"], ""
     for name, value in rows:
         label = "-" if name == before else f"{name}:"  # a name that repeats itself is a list
-        wrapped = textwrap.wrap(value, 96, break_long_words=False, break_on_hyphens=False)
+        wrapped = textwrap.wrap(value, 96, break_long_words=False, break_on_hyphens=False) or [""]
         lines.append(f"  {label:>19} {wrapped[0]}")
         lines += [f"  {'':19} {more}" for more in wrapped[1:]]
         before = name

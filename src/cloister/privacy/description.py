@@ -188,7 +188,8 @@ def _read(kind: Any, found: Any, name: str) -> Any:
         return {key: _read(inner[1], one, name) for key, one in found.items()}
     if kind is float and found in ("inf", "-inf", "nan"):
         return float(found)
-    if type(found) is kind or (kind is float and type(found) is int):
+    number = type(found) is int and abs(found) < 2**63
+    if number if kind is int else type(found) is kind or (kind is float and number):
         return found
     wanted = f"have {', '.join(named)}" if named else f"be of type {getattr(kind, '__name__', kind)}"
     raise Corrupted(f"Expected the description of {name} to {wanted}, found {shown(found)}: restore description.json.")

@@ -30,6 +30,7 @@ SHA-256 over the previous line's hash and this line's content.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -51,7 +52,7 @@ from cloister.privacy.ledger_file import HashedLines, hashed, open_locked, read_
 from cloister.privacy.pricing import pricing_of
 from cloister.privacy.renyi_filter import FilteredLoss
 
-_FORMAT = "cloister ledger 3"
+_FORMAT = "cloister ledger 4"
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,12 @@ class Charge:
 
     event: Event
     count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise CloisterError(
+                f"Expected at least one release in a charge, found {self.count}: nothing is given back."
+            )
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,7 @@ class Ledger:
         """Read and verify a ledger; `writable` also locks it and drops a torn last line."""
         if not path.is_file():
             raise CloisterError(f"Expected a ledger at {path}, found none: name the folder of a run.")
+        _expect_format(path)
         descriptor = open_locked(path) if writable else None
         try:
             lines = read_hashed(path, "the ledger can no longer prove what was spent")
@@ -138,13 +146,7 @@ class Ledger:
 
     @classmethod
     def _of(cls, path: Path, lines: HashedLines) -> Self:
-        found = lines.contents[0].get("format") if lines.contents else None
-        if found != _FORMAT and str(found).startswith("cloister ledger "):
-            raise CloisterError(
-                f"Expected a ledger of the format {_FORMAT!r} at {path}, found {found!r}: run it again, or use the "
-                "version of cloister that wrote it."
-            )
-        if found != _FORMAT:
+        if not lines.contents or lines.contents[0].get("format") != _FORMAT:
             raise Corrupted(f"Expected a ledger of the format {_FORMAT!r} at {path}: restore it from a backup.")
         try:
             return cls._told(path, lines)
@@ -323,6 +325,18 @@ class Ledger:
         except BaseException:
             os.ftruncate(descriptor, before)
             raise
+
+
+def _expect_format(path: Path) -> None:
+    """Refuse a ledger that another version wrote, before its lines are taken for damaged ones."""
+    with path.open("rb") as file:
+        found = re.search(rb'"format": ?"(cloister ledger [^"]*)"', file.readline(10**6))
+    name = found[1].decode(errors="replace") if found else _FORMAT
+    if name != _FORMAT:
+        raise CloisterError(
+            f"Expected a ledger of the format {_FORMAT!r} at {path}, found {name!r}: run it again, or use the version "
+            "of cloister that wrote it."
+        )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ A new kind of event is a class in `events.py` and a function here that makes its
 
 | cohort            | adjacency      | privacy loss distribution (PLD)               | Renyi (RDP)                   |
 |-------------------|----------------|-----------------------------------------------|-------------------------------|
-| everyone          | add/remove one | Gaussian, sensitivity C                       | the same                      |
+| full              | add/remove one | Gaussian, sensitivity C                       | the same                      |
 | Poisson           | add/remove one | Poisson-subsampled Gaussian, both directions  | the same                      |
 | fixed size        | replace one    | strict profile, sensitivity 2C (`fixed_size`) | Wang, Balle & Kasiviswanathan |
 | modular sum       | add/remove one | left to RDP                                   | `discrete_gaussian.py`        |

@@ -47,6 +47,11 @@ class Engine(Protocol):
 
 def answer(fed: Federation, ledger: Ledger, offer: Offer, engine: Engine, client_state: Tensors) -> Answer:
     """What this process's clients reply to an offer. Nothing leaves before what pays for it is on the disk."""
+    if not names_clients(offer.clients, fed.population.clients):  # or one of them would send several messages
+        raise CloisterError(
+            f"Expected an offer to clients 0 to {fed.population.clients - 1} in rising order, each once, found "
+            f"{offer.clients}: refuse it."
+        )
     asked = offer.clients if fed.population.here is None else fed.population.members(offer.clients)
     paying = _pay(fed, ledger, offer, asked) if fed.unit is ProtectedUnit.SAMPLE else asked
     plan = RoundPlan.of(fed, offer, paying, client_state)
@@ -55,10 +60,23 @@ def answer(fed: Federation, ledger: Ledger, offer: Offer, engine: Engine, client
     return Answer(Reply(paying, message), plan.client_state, nonfinite, len(asked) - len(paying))
 
 
+def names_clients(numbers: Tensor, clients: int) -> bool:
+    """Whether these are numbers of so many clients, in rising order and each once."""
+    if numbers.dim() != 1 or numbers.dtype != torch.int64 or numbers.device.type != "cpu":
+        return False
+    inside = not len(numbers) or bool(numbers[0] >= 0 and numbers[-1] < clients)
+    return inside and bool((numbers[1:] > numbers[:-1]).all())
+
+
 def _pay(fed: Federation, ledger: Ledger, offer: Offer, asked: Tensor) -> Tensor:
     """Charge every client's own account; those who can pay take part. Refused when nobody there is can pay."""
     replays = fed.streams.replays
     charges = fed.charges(asked.tolist(), offer.noise_scale)
+    if fed.population.here is not None and replays and any(ledger.has_paid(unit, offer.round) for unit in charges):
+        raise CloisterError(
+            f"Expected a round that was not answered before, found round {offer.round} again: with a seed, another "
+            "answer would have the same noise, so send the reply that was sent, or use secure randomness."
+        )
     refused = ledger.charge_each(charges, round=offer.round, repeatable=replays)
     if refused and len(refused) == len(charges):
         everybody = fed.charges(list(range(fed.population.clients)), offer.noise_scale)
@@ -75,6 +93,7 @@ class RoundPlan:
     fed: Federation
     offer: Offer
     clients: Tensor  # their numbers, on the host, in rising order
+    cohort_size: int  # of all who take part, of whom these may be some
     sharing: frozenset[int]  # whose messages carry a share of distributed noise
     client_state: Tensors = field(default_factory=dict)  # a row for each client there is
 
@@ -82,9 +101,10 @@ class RoundPlan:
     def of(cls, fed: Federation, offer: Offer, clients: Tensor, client_state: Tensors | None = None) -> RoundPlan:
         """That of some of the clients who are asked; what they keep is copied, for it changes."""
         mechanism = fed.method.mechanism
-        sharing = offer.clients[: mechanism.most] if mechanism.place == "distributed" else clients[:0]
+        cohort = clients if fed.unit is ProtectedUnit.SAMPLE else offer.clients  # without those who could not pay
+        sharing = cohort[: mechanism.most] if mechanism.place == "distributed" else clients[:0]
         client_state = fed.client_state(offer.w, client_state or {}) if fed.method.local.client_state else {}
-        return cls(fed, offer, clients, frozenset(sharing.tolist()), client_state)
+        return cls(fed, offer, clients, len(cohort), frozenset(sharing.tolist()), client_state)
 
     @property
     def by_size(self) -> Tensor:
@@ -112,7 +132,7 @@ class RoundPlan:
 
     def shares(self, clients: Tensor) -> Tensor:
         """The parts of the noise that some of the clients add, [k, m]; [k, 0] where clients add none."""
-        fed, mechanism, of = self.fed, self.fed.method.mechanism, len(self.offer.clients)
+        fed, mechanism, of = self.fed, self.fed.method.mechanism, self.cohort_size
         if mechanism.place != "distributed":
             return self.offer.w.new_empty(len(clients), 0)
         like = fed.blank(self.offer.w, self.offer.broadcast)
@@ -128,7 +148,7 @@ class RoundPlan:
     def drawn(self, clients: Tensor, places: int) -> Drawn:
         """What is drawn in secret for some of the clients, laid out for so many places."""
         fed, local = self.fed, self.fed.method.local
-        if local.batching.batch_sampling is None:
+        if len(local.phases) == 1 and local.batching.batch_sampling is None:
             return Drawn([], None)
         sizes, alike = fed.population.counts[clients].tolist(), not self.offer.w.is_cuda
         drawn_batches = [
@@ -137,7 +157,7 @@ class RoundPlan:
             else None
             for number, phase in enumerate(local.phases)
         ]
-        return Drawn(drawn_batches, self.noise(clients, places))
+        return Drawn(drawn_batches if any(drawn_batches) else [], self.noise(clients, places))
 
     def noise(self, clients: Tensor, places: int) -> StepNoise | None:
         """The noise of private steps, which draws it as it is asked for; None where steps have none."""

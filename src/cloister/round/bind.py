@@ -27,6 +27,7 @@ from cloister.core import (
     Tensors,
 )
 from cloister.core.mechanism import as_drawn
+from cloister.core.state import flatten
 from cloister.errors import CloisterError, expect
 from cloister.privacy.events import Adjacency, Event, Gaussian, NonPrivate, PoissonGaussian
 from cloister.privacy.ledger import Charge
@@ -74,6 +75,8 @@ class Federation:
                 f"Expected samples that lie with one client for {method.name} with trust = sum, found some that lie "
                 f"with {self.copies}: they would move one sum together, which is not priced, so use trust = message."
             )
+        own = len(self.multipliers)
+        expect(own in (0, clients), f"a noise multiplier for each of {clients} clients", own, "give as many, or none")
         derived = {
             "method": method,
             "sensitivity": sensitivity_of(method, layout),
@@ -153,6 +156,7 @@ def _dry_run(fed: Federation, w: Tensor) -> None:
     method, state = fed.method, fed.method.init(w)
     try:
         broadcast = fed.broadcast(1, w, state.transform)
+        flatten({"state": vars(state), "broadcast": broadcast})  # which refuses names that would be lost
         context, message = fed.context(w, broadcast), fed.blank(w, broadcast)
         if method.transform.after is not None:
             message = method.transform.after(message, context)
@@ -259,6 +263,11 @@ def bind_method(
             f"Expected noise to be the last thing that happens to a message, found {_parts(method)}, where something "
             "follows it: of a sum of such messages nothing is proven, so leave that out, or price single messages "
             "(local_only)."
+        )
+    if method.local_only and noise and mechanism.account is not as_drawn:
+        raise CloisterError(
+            f"Expected Gaussian noise for {method.name}, of which single messages are priced, found {mechanism.name}: "
+            "use mechanisms.gaussian."
         )
     if method.local_only and isinstance(cohort.event(1.0, clients), PoissonGaussian):
         raise CloisterError(

@@ -21,6 +21,8 @@ class Offer:
     """What the transform told everybody beside the model."""
     noise_scale: float = 1.0
     """A factor on the noise multipliers of private steps, which follows from what was released before."""
+    closed: list[bool] = field(default_factory=list, compare=False, repr=False)
+    """Whether this process has closed the round: it does so once."""
 
 
 @dataclass(frozen=True)

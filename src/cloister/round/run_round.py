@@ -34,7 +34,7 @@ from cloister.errors import CloisterError, expect
 from cloister.privacy.events import NoOp
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.unit import ProtectedUnit
-from cloister.round.answer import Engine, answer, noise_share
+from cloister.round.answer import Engine, answer, names_clients, noise_share
 from cloister.round.bind import Federation
 from cloister.round.offer import Offer, Reply
 
@@ -56,31 +56,32 @@ class Outcome(NamedTuple):
 
 def run_round(fed: Federation, ledger: Ledger, engine: Engine, round: int, w: Tensor, state: MethodState) -> Outcome:
     """One round, numbered from 1, of a federation whose clients are all in this process."""
-    offer = open_round(fed, ledger, round, w, state)
+    offer = open_round(fed, ledger, round, w, state, wait=False)  # the disk has until the answer leaves
     answered = answer(fed, ledger, offer, engine, state.clients)
     w, new = close_round(fed, offer, [answered.reply], state, trusted=True)
     state = replace(new, clients=answered.client_state)
     return Outcome(w, state, len(answered.reply.clients), answered.nonfinite_updates, answered.refused)
 
 
-def open_round(fed: Federation, ledger: Ledger, round: int, w: Tensor, state: MethodState) -> Offer:
-    """Who is asked, and what they are told. Where clients are protected, it is paid for.
+def open_round(fed: Federation, ledger: Ledger, round: int, w: Tensor, state: MethodState, wait: bool = True) -> Offer:
+    """Who is asked, and what they are told. Where clients are protected, it is paid for, and on the disk.
 
-    The ledger is on the disk when `ledger.sync` returns: before an offer leaves this process, and before `answer`
-    lets a reply go.
+    Without `wait`, the ledger reaches the disk only when `ledger.sync` returns, as it does before `answer` lets a reply
+    go: for a simulator, where both have the same ledger and nothing leaves in between.
     """
     method, clients = fed.method, fed.population.clients
     members = fed.cohort.sample(fed.streams, round, clients)
-    inside = not len(members) or bool(members[0] >= 0 and members[-1] < clients)
-    if not inside or not bool((members[1:] > members[:-1]).all()):  # or one client would move the sum twice
+    if not names_clients(members, clients):
         raise CloisterError(
             f"Expected the cohort {fed.cohort.name} to name clients 0 to {clients - 1} in rising order, "
             "each once, found something else: fix its sample function."
         )
-    if fed.unit is ProtectedUnit.CLIENT:
+    if fed.unit is not ProtectedUnit.SAMPLE:  # whose clients pay for themselves (`answer`)
         _charge(fed, ledger, round)
     tell, schedule = method.transform.broadcast, method.noise_schedule
     told = {} if tell is None else fed.broadcast(round, w, state.transform)
+    if wait:
+        ledger.sync()
     return Offer(round, members, w, told, 1.0 if schedule is None else schedule(state.server))
 
 
@@ -101,11 +102,14 @@ def close_round(
 ) -> tuple[Tensor, MethodState]:
     """The next model from the replies to an offer, which are checked unless they are this process's own.
 
-    Messages are added by client number, so that it makes no difference in which order they came.
+    Messages are added by client number, so that it makes no difference in which order they came. A round is closed
+    once: another sum under the same charge, or under the same noise, would be another release.
     """
     method, w = fed.method, offer.w
+    expect(not offer.closed, "a round that is open", f"round {offer.round}, which was closed", "open another one")
     if not trusted:
         replies = _checked(fed, offer, replies)
+    offer.closed.append(True)
     total, took_part = None, 0
     for reply in replies:
         total = reply.message if total is None else total + reply.message
@@ -141,7 +145,13 @@ def _with_server_noise(
 
 def _checked(fed: Federation, offer: Offer, replies: Sequence[Reply]) -> list[Reply]:
     """The replies by client number; refused where one is not an answer to the offer, or is not what it may be."""
-    replies = sorted((reply for reply in replies if len(reply.clients)), key=lambda reply: int(reply.clients[0]))
+    for reply in replies:
+        known = isinstance(reply, Reply) and isinstance(reply.message, Tensor) and isinstance(reply.clients, Tensor)
+        known = known and names_clients(reply.clients, fed.population.clients)
+        known = known and (reply.message.layout, reply.message.device) == (torch.strided, offer.w.device)
+        expect(known, "replies with client numbers and a message, as tensors", reply, "leave the others out")
+    replies = [replace(reply, message=reply.message.detach()) for reply in replies if len(reply.clients)]
+    replies.sort(key=lambda reply: int(reply.clients[0]))
     blank, asked = fed.blank(offer.w, offer.broadcast), set(offer.clients.tolist())
     numbers = [client for reply in replies for client in reply.clients.tolist()]
     twice = sorted(client for client, times in Counter(numbers).items() if times > 1)

@@ -114,6 +114,10 @@ def _signature(function: Callable[..., Any], owner: str, prefix: str, without: t
     for name, parameter in inspect.signature(function).parameters.items():
         if name in without or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise CloisterError(
+                f"Expected arguments that can be given by name, found {name} of {owner}: leave out the slash after it."
+            )
         # Shared arguments are not among the hints; they are resolved already (`flat_arguments`).
         annotation = hints[name] if isinstance(parameter.annotation, str) else parameter.annotation
         kind = annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation
@@ -133,7 +137,7 @@ def _hints(function: Callable[..., Any], owner: str) -> dict[str, Any]:
     try:
         made = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
         return typing.get_type_hints(made, include_extras=True)
-    except NameError as error:
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
         raise CloisterError(
             f"Expected types that exist beside the arguments of {owner}, found that {error}: import it in its module."
         ) from None
@@ -166,8 +170,8 @@ def converted(key: Key, value: Any) -> Any:
     if isinstance(value, list) and any(typing.get_origin(kind) is list for kind in kinds):
         return [converted(replace(key, kind=float), one) for one in value]
     kinds = [kind for kind in kinds if typing.get_origin(kind) is not list]
-    if float in kinds and isinstance(value, str) and (broadcast := number_in(value)) is not None:
-        value = broadcast
+    if float in kinds and isinstance(value, str) and (number := number_in(value)) is not None:
+        value = number
     if float in kinds and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**1000:
         value = float(value)
     for kind in kinds:

@@ -24,10 +24,10 @@ def load(part: str, words: str) -> Callable[..., Any]:
             f"Expected {part} as package.module:function, found {shown(words)}: write a module, a colon and a function."
         )
     if "" not in sys.path:
-        sys.path.insert(0, "")
+        sys.path.append("")  # last: nothing that lies here may stand in for a package that is installed
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except Exception as error:  # whatever a module of somebody else's may raise
         raise CloisterError(
             f"Expected a module that can be imported for {part} = {words}, found an error ({error}): install its "
             "package, or start in the folder in which it lies."

@@ -32,7 +32,7 @@ def run(
     task: Annotated[Task, "what is learned from"],
     *,
     rounds: Annotated[int, "number of rounds"],
-    cohort: Annotated[Cohort | None, "who takes part in a round (by default everyone)"] = None,
+    cohort: Annotated[Cohort | None, "who takes part in a round (by default all clients)"] = None,
     epsilon: Annotated[
         float | list[float] | None,
         "privacy budget, which no round exceeds; where samples are protected also a list, one for each client",

@@ -40,9 +40,9 @@ def adam(
 ) -> ServerOptimizer:
     """The server of Fed-SPA (Hu, Gong & Guo, IJCAI 2021).
 
-    u <- beta1 u + (1 - beta1) mean;  v <- beta2 v + (1 - beta2) u^2;  w <- w + lr u / (sqrt(v) + kappa).
+    u <- beta1 u + (1 - beta1) mean;  v <- beta2 v + (1 - beta2) u^2;  w <- w + lr u / (sqrt(v) + tau).
     Unlike Adam (Kingma & Ba 2015) it squares the smoothed update, corrects no bias, and starts from
-    v = kappa^2.
+    v = tau^2 (the paper's kappa).
     """
     expect_positive("server_lr", lr, "0.01 is usual")
     expect_positive("tau", tau, "1e-3 is usual; it bounds the step where v is small")

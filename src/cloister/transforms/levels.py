@@ -58,7 +58,7 @@ def quantize_to_levels(
         if known.length is None:  # nothing is known of a sum of so many roundings
             return Sensitivity(integer=True)
         length = padded(known.length) if rotate else known.length
-        return Sensitivity(message_norm(known.l2, range, levels, length), length, integer=True)
+        return Sensitivity(message_norm(known.l2, range, levels, length), length, integer=True, rounded=(levels, range))
 
     settings = {"range": range, "levels": levels, "rotate": rotate, "bits": bits}
     told = broadcast if rotate else None
