@@ -106,7 +106,10 @@ def close_round(
     once: another sum under the same charge, or under the same noise, would be another release.
     """
     method, w = fed.method, offer.w
-    expect(not offer.closed, "a round that is open", f"round {offer.round}, which was closed", "open another one")
+    if offer.closed:
+        raise CloisterError(
+            f"Expected a round that is open, found round {offer.round}, which was closed: open another."
+        )
     if not trusted:
         replies = _checked(fed, offer, replies)
     offer.closed.append(True)
