@@ -37,6 +37,7 @@ def test_first_private_model():
     assert "budget: epsilon 2 at delta 0.001" in text
 
 
+@pytest.mark.slow
 def test_compare_methods():
     rows = dict(re.findall(r"^(\w+) +([\d. ]+)$", printed("compare_methods.py"), re.MULTILINE))
     assert list(rows) == ["dp_fedavg", "dp_fedsam", "fed_smp_rand_k"]
@@ -66,6 +67,7 @@ def test_own_method_on_the_command_line(monkeypatch, tmp_path, command):
     assert 'method = "own_method:masked_normalized"' in (tmp_path / "run" / "config.toml").read_text()
 
 
+@pytest.mark.slow
 def test_sample_level_hospitals():
     text = printed("sample_level_hospitals.py")
     assert numbers(r"accuracy ([\d.]+)", text)[0] > 0.8

@@ -82,7 +82,13 @@ def test_two_processes_give_the_result_of_one(alone, tmp_path):
     assert len(values) == 1, "every rank returns the same run"
 
 
-@pytest.mark.parametrize(("doomed", "every"), [("1", 2), ("0", 100)], ids=["rank 1", "rank 0, no checkpoint yet"])
+@pytest.mark.parametrize(
+    ("doomed", "every"),
+    [
+        pytest.param("1", 2, marks=pytest.mark.slow, id="rank 1"),
+        pytest.param("0", 100, id="rank 0, no checkpoint yet"),
+    ],
+)
 def test_a_lost_rank_ends_the_run_and_it_resumes(alone, tmp_path, doomed, every):
     """The ledger of the resumed run is that of one that was never interrupted: nothing was paid for twice."""
     folder = tmp_path / "lost"

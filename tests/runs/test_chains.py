@@ -173,7 +173,7 @@ def test_the_server_optimizer_sees_what_this_round_released():
     go(replace(composed, server=decay_on_loss), rounds=3)
     assert seen[0][0] == 0.5
     assert [released for _, released in seen[:-1]] == [told for told, _ in seen[1:]]
-    assert len({told for told, _ in seen}) == 3
+    assert seen[0][1] != 0.5
 
 
 def part() -> st.SearchStrategy[Transform]:
