@@ -136,7 +136,7 @@ def test_the_fingerprint_covers_public_data():
 @pytest.mark.parametrize(
     ("partition", "public_samples", "message"),
     [
-        (cl.data.iid(8), 120, "public below 120, the training samples, found 120: leave some to deal"),
+        (cl.data.iid(8), 120, "public below 120, the training samples, found 120: leave some for the clients"),
         (cl.data.iid(8), 113, "at most 7 parts"),
         (cl.data.natural(), 120, "at least one client, found '120, which takes 12 of 12 clients'"),
         (cl.data.natural(), 10**6, "which takes 12 of 12 clients"),

@@ -173,9 +173,7 @@ def overlapping(clients: Clients = 10, split_seed: SplitSeed = 0) -> Partition:
     def assign(samples: Samples) -> ClientRows:
         random = np.random.default_rng(split_seed)
         each = max(len(samples) // clients, len(samples) // 10, 1)
-        expect(
-            clients * each <= 2**27, f"at most {2**27:,} samples in all hands", clients * each, "ask for fewer clients"
-        )
+        expect(clients * each <= 2**27, f"at most {2**27:,} samples in all", clients * each, "ask for fewer clients")
         return [random.choice(len(samples), each, replace=False, shuffle=False) for _ in range(clients)]
 
     return Partition("overlapping", {"clients": clients, "split_seed": split_seed}, assign, overlapping=True)

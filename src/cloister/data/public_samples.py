@@ -32,7 +32,7 @@ def set_aside(train: Samples, public_samples: int, partition: Partition) -> tupl
             public_samples < len(train),
             f"public below {len(train)}, the training samples",
             public_samples,
-            "leave some to deal",
+            "leave some for the clients",
         )
         rows = np.random.default_rng([seed, 2]).permutation(len(train))[
             :public_samples

@@ -89,7 +89,7 @@ def decay_on_loss(inner: ServerOptimizer, noise_decay: float) -> ServerOptimizer
     in the state is that factor. The first two models count as infinitely bad, as in the paper.
     """
     expect_type("server", inner, ServerOptimizer, "a ServerOptimizer such as cloister.server.sgd()")
-    expect_share("noise_decay", noise_decay, "0.9999 is usual; 1 needs no watching")
+    expect_share("noise_decay", noise_decay, "0.9999 is usual; 1 keeps the noise as it is")
 
     def init(w: Tensor) -> State:
         watched = {"losses": w.new_full((3,), torch.inf), "noise": w.new_ones(()).double(), "rounds": w.new_zeros(())}
@@ -106,7 +106,11 @@ def decay_on_loss(inner: ServerOptimizer, noise_decay: float) -> ServerOptimizer
         return w, {"inner": changed, "losses": losses[1:], "noise": noise, "rounds": rounds}
 
     return ServerOptimizer(
-        f"{inner.name}, watching", {**inner.settings, "noise_decay": noise_decay}, init, update, inner.takes_updates
+        f"{inner.name}, decay_on_loss",
+        {**inner.settings, "noise_decay": noise_decay},
+        init,
+        update,
+        inner.takes_updates,
     )
 
 

@@ -38,7 +38,7 @@ def hadamard(x: Tensor) -> Tensor:
     tensor([0.5000, 0.5000, 0.5000, 0.5000])
     """
     d = x.shape[-1]
-    expect(padded(d) == d, "a power of two", d, "pad with zeros to walsh.padded(d)")
+    expect(padded(d) == d, "a power of two", d, "pad with zeros to hadamard.padded(d)")
     lead, levels, done = x.shape[:-1], d.bit_length() - 1, 0
     y = x.double() if x.is_cuda else x  # on a GPU, products of float32 may be told to be coarse (core/precision.py)
     while done < levels:
