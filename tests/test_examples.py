@@ -48,6 +48,7 @@ def test_compare_methods():
         assert noise > 0
 
 
+@pytest.mark.slow  # and below, on the command line
 def test_own_method():
     (accuracy,) = numbers(r"accuracy ([\d.]+)", printed("own_method.py"))
     assert accuracy > 0.7

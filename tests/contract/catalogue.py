@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 
 import cloister as cl
@@ -143,6 +144,13 @@ def cohorts_for(name: str) -> dict[str, Cohort]:
 
 
 PAIRS = [(name, kind) for name in METHODS for kind in cohorts_for(name)]
+
+
+def quick_pairs(names: Any) -> list[Any]:
+    """The pairs of these methods; variations, whose names have a second word, are for `make test-all`."""
+    return [
+        pytest.param(name, kind, marks=pytest.mark.slow if " " in name else ()) for name, kind in PAIRS if name in names
+    ]
 
 
 def pool() -> tuple[torch.Tensor, torch.Tensor]:

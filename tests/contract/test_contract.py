@@ -17,7 +17,19 @@ from cloister.privacy.ledger import Ledger
 from cloister.round import cohort_total, run_round
 from conftest import ENGINES, federation, toy_model, toy_task
 from contract.audit import AUDITS
-from contract.catalogue import AUDITED, CLIENTS, COHORTS, METHODS, PAIRS, PLAIN, PRIVATE, SAMPLES, cohorts_for, fed_of
+from contract.catalogue import (
+    AUDITED,
+    CLIENTS,
+    COHORTS,
+    METHODS,
+    PAIRS,
+    PLAIN,
+    PRIVATE,
+    SAMPLES,
+    cohorts_for,
+    fed_of,
+    quick_pairs,
+)
 
 
 def play(fed, w, engine, rounds=3):
@@ -42,8 +54,15 @@ def test_every_method_is_under_contract():
 
 
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)], ids=str)
-@pytest.mark.parametrize("dropout", [False, True], ids=["", "dropout"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "dropout"),
+    [
+        pytest.param(torch.float32, 1e-5, True, id="float32, dropout"),
+        pytest.param(torch.float64, 1e-10, False, id="float64"),
+        pytest.param(torch.float32, 1e-5, False, id="float32", marks=pytest.mark.slow),
+        pytest.param(torch.float64, 1e-10, True, id="float64, dropout", marks=pytest.mark.slow),
+    ],
+)
 def test_engines_agree(name, kind, dtype, tolerance, dropout):
     results = []
     for engine in ENGINES:
@@ -57,7 +76,7 @@ def test_engines_agree(name, kind, dtype, tolerance, dropout):
 
 
 @pytest.mark.parametrize("audit", AUDITS.values(), ids=AUDITS)
-@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kind in PAIRS if name in AUDITED])
+@pytest.mark.parametrize(("name", "kind"), quick_pairs(AUDITED))
 def test_the_round_keeps_its_promise(name, kind, audit):
     if audit is AUDITS["signal"] and name not in PLAIN:
         return  # what is sent is not the clipped update: see the references of the methods
@@ -80,7 +99,7 @@ def test_without_noise_and_clip_it_is_fedavg(make):
 
 
 @pytest.mark.parametrize("name", PRIVATE)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     values=st.lists(st.one_of(st.floats(width=64), st.just(math.nan), st.just(math.inf)), min_size=1, max_size=6),
     engine=st.sampled_from([Loop(), Vectorized(chunk=2)]),

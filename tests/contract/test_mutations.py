@@ -94,9 +94,12 @@ BUGS = [
 ]
 
 
-def alarms(play) -> list[str]:
-    raised = []
+def alarms(play, most: int = len(AUDITS)) -> list[str]:
+    """Which audits raise the alarm; so many of them suffice."""
+    raised: list[str] = []
     for name, audit in AUDITS.items():
+        if len(raised) == most:
+            break
         try:
             audit(play, *federation(METHODS["dp_fedavg"](), cl.poisson(0.6)))
         except AssertionError:
@@ -115,7 +118,7 @@ def test_without_a_bug_there_is_no_alarm():
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_bug_is_caught(bug):
-    assert alarms(broken_round(bug))
+    assert alarms(broken_round(bug), most=1)
 
 
 def test_a_fixed_cohort_priced_as_poisson_is_caught():

@@ -19,7 +19,7 @@ from conftest import federation, plan_of, toy_model, toy_task
 from contract.catalogue import METHODS, cohorts_for, fed_of
 
 # One of every kind of local rule and of message; tracing takes seconds, so that the others are for `make test-all`.
-KINDS = ("dp_fedavg", "lus", "dp_fedsam", "dp_fedsam_top_k", "fed_smp_rand_k", "ddgauss", "ae_dpfl", "pfl", "fed_spa")
+KINDS = ("dp_fedavg", "lus", "dp_fedsam", "fed_smp_rand_k", "ddgauss", "pfl")
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_samples_are_seen_as_a_batch_and_dropped_by_their_place():
 
 
 @pytest.mark.parametrize("name", ["mlp", "papernot", "group_norm", "wide_convolution", "sequences", "char_lstm", "own"])
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
+@pytest.mark.parametrize("shared", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["shared", "own"])
 def test_clients_can_be_mapped_and_traced(name, shared):
     _, objective, w, batch = made(name, samples=8)
     ws = w if shared else torch.stack([w, w + 0.1 * torch.randn_like(w)])
