@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from cloister import client, data, mechanisms, methods, models, server, transforms
     from cloister.core import Cohort, LocalRule, Mechanism, Method, ServerOptimizer, Transform
     from cloister.errors import BudgetExceededError, CloisterError, Corrupted, UnsupportedMechanismError
+    from cloister.privacy.budgets import Budget
     from cloister.privacy.calibration import calibrate
-    from cloister.privacy.ledger import Budget, Ledger
+    from cloister.privacy.ledger import Ledger
     from cloister.runs.run import run
     from cloister.runs.training import Run
     from cloister.server.cohorts import cyclic, fixed_size, full, poisson
@@ -33,7 +34,7 @@ _DEFINED_IN = {
     "UnsupportedMechanismError": "errors",
     "CloisterError": "errors",
     "Corrupted": "errors",
-    "Budget": "privacy.ledger",
+    "Budget": "privacy.budgets",
     "Ledger": "privacy.ledger",
     "calibrate": "privacy.calibration",
     "Cohort": "core",

@@ -17,8 +17,9 @@ from torch import Tensor
 from cloister.client.population import Population
 from cloister.engine import Vectorized
 from cloister.errors import BudgetExceededError
+from cloister.privacy.budgets import Budget
 from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian
-from cloister.privacy.ledger import Budget, Ledger
+from cloister.privacy.ledger import Ledger
 from cloister.round import Outcome, cohort_total
 from cloister.round.bind import Federation
 from cloister.server.optimizers import sgd

@@ -22,8 +22,9 @@ from cloister.client.population import Population
 from cloister.core import Method, MethodState
 from cloister.data import Task
 from cloister.engine import Loop
+from cloister.privacy.budgets import Budget
 from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian
-from cloister.privacy.ledger import Budget, Ledger
+from cloister.privacy.ledger import Ledger
 from cloister.random.streams import Streams
 from cloister.round import Outcome
 from cloister.round.bind import Federation

@@ -14,8 +14,9 @@ import cloister as cl
 from cloister.core import State
 from cloister.engine import Loop, Vectorized
 from cloister.errors import BudgetExceededError, CloisterError
+from cloister.privacy.budgets import Budget
 from cloister.privacy.events import NonPrivate, PoissonGaussian
-from cloister.privacy.ledger import Budget, Ledger
+from cloister.privacy.ledger import Ledger
 from cloister.privacy.unit import ProtectedUnit
 from cloister.round import Outcome, cohort_total, run_round
 from cloister.round.bind import Federation

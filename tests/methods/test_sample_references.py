@@ -19,7 +19,8 @@ from torch import Tensor
 
 import cloister as cl
 from cloister.engine import Loop
-from cloister.privacy.ledger import Budget, Ledger
+from cloister.privacy.budgets import Budget
+from cloister.privacy.ledger import Ledger
 from cloister.round import run_round
 from cloister.round.answer import RoundPlan
 from cloister.round.bind import Federation

@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from cloister.errors import CloisterError
 from cloister.privacy.accountant import epsilon as epsilon_of
+from cloister.privacy.budgets import Budget
 from cloister.privacy.calibration import calibrate
 from cloister.privacy.events import FixedSizeGaussian, Gaussian, PoissonGaussian
-from cloister.privacy.ledger import Budget, Ledger
+from cloister.privacy.ledger import Ledger
 
 
 @settings(max_examples=8, deadline=None)

@@ -10,8 +10,8 @@ import pytest
 
 import cloister as cl
 from cloister.errors import Corrupted
+from cloister.privacy.budgets import Budget
 from cloister.privacy.description import RunDescription
-from cloister.privacy.ledger import Budget
 from conftest import prepared, toy_task
 
 METHODS = {

@@ -150,7 +150,7 @@ def test_a_sync_that_cannot_be_started_takes_the_line_back(tmp_path, monkeypatch
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger._disk, "submit", nothing_left)
+        patch.setattr(ledger._file._disk, "submit", nothing_left)
         with pytest.raises(RuntimeError, match="new thread"):
             ledger.charge("client", EVENT, round=2, repeatable=True)
     assert path.read_bytes() == before

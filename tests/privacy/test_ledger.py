@@ -8,6 +8,7 @@ import pytest
 
 from cloister.errors import BudgetExceededError, CloisterError, Corrupted, UnsupportedMechanismError
 from cloister.privacy.accountant import epsilon
+from cloister.privacy.budgets import Budget
 from cloister.privacy.events import (
     FixedSizeGaussian,
     Gaussian,
@@ -17,7 +18,7 @@ from cloister.privacy.events import (
     from_json,
     to_json,
 )
-from cloister.privacy.ledger import Budget, Ledger
+from cloister.privacy.ledger import Ledger
 from cloister.privacy.ledger_file import hashed
 
 EVENT = PoissonGaussian(2.0, 0.3)
@@ -310,3 +311,14 @@ def test_nothing_is_given_back(count):
     ledger.charge("client", Gaussian(1.0), round=1, repeatable=True, count=10)
     with pytest.raises(CloisterError, match="nothing is given back"):
         ledger.charge("client", Gaussian(1.0), round=2, repeatable=True, count=count)
+
+
+def test_a_line_that_gives_back_is_no_line_of_a_ledger(tmp_path):
+    """Written by somebody who knows how lines are hashed."""
+    path = tmp_path / "ledger.jsonl"
+    make(path, rounds=3).close()
+    last = json.loads(path.read_bytes().splitlines()[-1])
+    forged = {**{key: value for key, value in last.items() if key != "hash"}, "round": 9, "count": -2}
+    path.write_bytes(path.read_bytes() + hashed(last["hash"], forged)[0])
+    with pytest.raises(Corrupted, match="nothing is given back"):
+        Ledger.open(path)

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister.errors import BudgetExceededError, CloisterError, UnsupportedMechanismError
+from cloister.privacy.budgets import Budget
 from cloister.privacy.events import FixedSizeGaussian, Gaussian, NonPrivate, NoOp, PoissonGaussian, Unsupported
-from cloister.privacy.ledger import Budget, Charge, Ledger
+from cloister.privacy.ledger import Charge, Ledger
 from cloister.privacy.renyi_filter import FilteredLoss, best_order, epsilon_at, filtered_epsilon, room_at
 
 EVENTS = [PoissonGaussian(1.3, 0.05), PoissonGaussian(0.7, 1.0), Gaussian(2.0), FixedSizeGaussian(3.0, 5, 60)]

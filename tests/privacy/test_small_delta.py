@@ -11,8 +11,9 @@ from scipy.stats import norm
 import cloister as cl
 from cloister.errors import BudgetExceededError
 from cloister.privacy.accountant import epsilon as epsilon_of
+from cloister.privacy.budgets import Budget
 from cloister.privacy.events import DiscreteGaussianSum, Event, FixedSizeGaussian, Gaussian, PoissonGaussian
-from cloister.privacy.ledger import Budget, Charge, Ledger
+from cloister.privacy.ledger import Charge, Ledger
 from cloister.privacy.renyi_filter import filtered_epsilon
 from cloister.runs.folder import RunFolder
 from conftest import toy_task

@@ -12,7 +12,8 @@ from cloister.client.population import Population
 from cloister.core import MethodState
 from cloister.engine import Loop
 from cloister.errors import BudgetExceededError, CloisterError
-from cloister.privacy.ledger import Budget, Ledger
+from cloister.privacy.budgets import Budget
+from cloister.privacy.ledger import Ledger
 from cloister.round import Federation, Offer, Reply, answer, close_round, open_round, run_round
 from conftest import toy_model, toy_task
 from contract.catalogue import METHODS, SAMPLES, cohorts_for, fed_of

@@ -17,9 +17,10 @@ from cloister.core import Layout, Method
 from cloister.errors import CloisterError
 from cloister.privacy.accountant import RDP_ORDERS
 from cloister.privacy.accountant import epsilon as epsilon_of
+from cloister.privacy.budgets import Budget
 from cloister.privacy.description import ClaimDescription
 from cloister.privacy.events import FixedSizeGaussian, PoissonGaussian
-from cloister.privacy.ledger import Budget, Charge, Ledger
+from cloister.privacy.ledger import Charge, Ledger
 from cloister.privacy.published_claims import adap_dp_fl
 from cloister.privacy.renyi_filter import epsilon_at, room_at
 from cloister.round.bind import bind_method

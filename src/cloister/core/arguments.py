@@ -45,7 +45,7 @@ def flat_arguments(function: Callable[..., Result]) -> Callable[..., Result]:
             given[name] = groups[name](**{key: given.pop(key) for key in names if key in given})
         return function(**given)
 
-    wrapped.__signature__ = signature  # type: ignore[attr-defined]
+    vars(wrapped)["__signature__"] = signature  # where `inspect.signature`, and with it `help`, looks first
     return wrapped
 
 

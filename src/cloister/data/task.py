@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cloister.client.objective import Loss, cross_entropy
 from cloister.client.population import Population
 from cloister.client.preprocessing import Preprocessing, images, plain
-from cloister.core.parameters import hash_of
+from cloister.core.hashing import hash_of
 from cloister.data.arrays import owners_of, tensor_of, whole
 from cloister.data.public_samples import others, rows_of_people
 from cloister.data.splits import by_owner, held_out

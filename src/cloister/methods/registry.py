@@ -82,5 +82,5 @@ def _defaults(unit: str, cohort: str | None, server: str | None) -> dict[str, st
 
 
 def _name(function: Callable[..., Method]) -> str:
-    context = function.__module__.startswith(f"{__package__}.")
-    return function.__name__ if context else f"{function.__module__}:{function.__name__}"
+    ours = function.__module__.startswith(f"{__package__}.")
+    return function.__name__ if ours else f"{function.__module__}:{function.__name__}"

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cloister.privacy.accountant import PrivacyLoss, rdp_epsilon, rdp_of, worth_of
+from cloister.privacy.budgets import Budget
 from cloister.privacy.events import Event
-from cloister.privacy.ledger import Budget, Ledger
+from cloister.privacy.ledger import Ledger
 from cloister.privacy.pricing import pricing_of
 from cloister.privacy.renyi_filter import FilteredLoss, epsilon_at, room_at
 

@@ -10,8 +10,8 @@ from scipy.optimize import brentq
 from cloister.errors import CloisterError, UnsupportedMechanismError
 from cloister.privacy.accountant import Accountant
 from cloister.privacy.accountant import epsilon as epsilon_of
+from cloister.privacy.budgets import Budget
 from cloister.privacy.events import Event
-from cloister.privacy.ledger import Budget
 from cloister.privacy.pricing import pricing_of
 
 MOST_NOISE = 1e5

@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from cloister.errors import CloisterError, Corrupted, shown
-from cloister.privacy.ledger import Budget
+from cloister.privacy.budgets import Budget
 
 Part = dict[str, Any]
 """The name of a part of a method, and its settings: part of a run's identity, and otherwise not read."""

@@ -30,44 +30,27 @@ SHA-256 over the previous line's hash and this line's content.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from cloister.errors import (
-    BudgetExceededError,
-    CloisterError,
-    Corrupted,
-    UnsupportedMechanismError,
-    expect_count,
-    expect_delta,
-    expect_positive,
-)
-from cloister.privacy.accountant import Accountant, PrivacyLoss
+from cloister.errors import BudgetExceededError, CloisterError, Corrupted, UnsupportedMechanismError
+from cloister.privacy.accountant import Accountant
+from cloister.privacy.budgets import Budget, Loss, nothing_lost
 from cloister.privacy.events import Event, from_json
-from cloister.privacy.ledger_file import HashedLines, hashed, open_locked, read_hashed, write_again
+from cloister.privacy.ledger_file import (
+    Appending,
+    HashedLines,
+    expect_format,
+    hashed,
+    open_locked,
+    read_hashed,
+    write_again,
+)
 from cloister.privacy.pricing import pricing_of
-from cloister.privacy.renyi_filter import FilteredLoss
 
 _FORMAT = "cloister ledger 4"
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The most that a unit may lose: (epsilon, delta). With an `order`, a Renyi filter of that order sees to it."""
-
-    epsilon: float
-    delta: float
-    order: int | None = None
-
-    def __post_init__(self) -> None:
-        expect_positive("epsilon", self.epsilon, "a budget of nothing allows nothing")
-        expect_delta(self.delta)
-        if self.order is not None:
-            expect_count("order", self.order, "the Renyi order of a filter", least=2)
 
 
 @dataclass(frozen=True)
@@ -105,12 +88,9 @@ class Ledger:
         self.entries: list[Entry] = []
         self.hashes: list[str] = []
         self._paid: dict[tuple[str, int, str], Entry] = {}
-        self._losses: dict[str, PrivacyLoss | FilteredLoss] = {}
-        self._untouched: dict[int | None, PrivacyLoss | FilteredLoss] = {}
-        self._descriptor: int | None = None
-        self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
-        self._syncing: Future[None] | None = None
-        self._failure: BaseException | None = None
+        self._losses: dict[str, Loss] = {}
+        self._untouched: dict[int | None, Loss] = {}
+        self._file = Appending(path)
 
     @classmethod
     def create(cls, path: Path | None, subject: str, budgets: Mapping[str, Budget]) -> Self:
@@ -119,7 +99,7 @@ class Ledger:
         if path is not None:
             if path.exists():
                 raise CloisterError(f"Expected no ledger at {path}, found one: choose another folder or resume it.")
-            ledger._descriptor = open_locked(path, os.O_CREAT | os.O_EXCL)
+            ledger._file.descriptor = open_locked(path, os.O_CREAT | os.O_EXCL)
         header = {"format": _FORMAT, "subject": subject, "budgets": {u: asdict(b) for u, b in budgets.items()}}
         ledger._write_all([header])
         ledger.sync()
@@ -130,7 +110,7 @@ class Ledger:
         """Read and verify a ledger; `writable` also locks it and drops a torn last line."""
         if not path.is_file():
             raise CloisterError(f"Expected a ledger at {path}, found none: name the folder of a run.")
-        _expect_format(path)
+        expect_format(path, _FORMAT)
         descriptor = open_locked(path) if writable else None
         try:
             lines = read_hashed(path, "the ledger can no longer prove what was spent")
@@ -141,7 +121,7 @@ class Ledger:
             if descriptor is not None:
                 os.close(descriptor)
             raise
-        ledger._descriptor = descriptor
+        ledger._file.descriptor = descriptor
         return ledger
 
     @classmethod
@@ -164,15 +144,15 @@ class Ledger:
         ledger = cls(path, header["subject"], {u: Budget(**b) for u, b in header["budgets"].items()})
         ledger.hashes = lines.hashes
         for content in lines.contents[1:]:
-            event, count = from_json(content["event"]), content["count"]
-            after: dict[int, PrivacyLoss | FilteredLoss] = {}  # units that have lost the same so far go on together
+            charge = Charge(from_json(content["event"]), content["count"])
+            after: dict[int, Loss] = {}  # units that have lost the same so far go on together
             for unit in content["units"]:
                 before = ledger._loss(unit)
                 if id(before) not in after:
                     after[id(before)] = before.copy()
-                    after[id(before)].add(event, count)
+                    after[id(before)].add(charge.event, charge.count)
                 ledger._losses[unit] = after[id(before)]
-                ledger._remember(Entry(unit, content["round"], content["what"], event, count))
+                ledger._remember(Entry(unit, content["round"], content["what"], charge.event, charge.count))
         return ledger
 
     def charge(
@@ -233,11 +213,12 @@ class Ledger:
             groups.append(_Group(units, charge, after, _refusal(units[0], budget, after, round)))
         return groups
 
-    def _loss(self, unit: str) -> PrivacyLoss | FilteredLoss:
+    def _loss(self, unit: str) -> Loss:
         """What the unit has lost so far. Units that have lost nothing share one object: see `_groups`."""
-        order = self.budgets[unit].order if unit in self.budgets else None
         if unit not in self._losses:
-            self._losses[unit] = self._untouched.setdefault(order, _nothing_lost(order))
+            budget = self.budgets.get(unit)
+            order = None if budget is None else budget.order
+            self._losses[unit] = self._untouched.setdefault(order, nothing_lost(budget))
         return self._losses[unit]
 
     def has_paid(self, unit: str, round: int, what: str = "update") -> bool:
@@ -245,31 +226,17 @@ class Ledger:
         return (unit, round, what) in self._paid
 
     def sync(self) -> None:
-        """Wait until every line is on the disk: nothing that was paid for may leave before.
-
-        Where a line did not get there, the disk is in a state that nobody knows, and so this ledger refuses
-        everything from then on.
-        """
-        if self._syncing is not None:
-            self._failure = self._syncing.exception()
-            self._syncing = None
-        self._expect_intact()
-
-    def _expect_intact(self) -> None:
-        if self._failure is not None:
-            raise CloisterError(
-                f"Expected the ledger at {self.path} to reach the disk, found {self._failure}: what its last line paid "
-                "for was not released, so free space on the disk or fix it, then resume the run."
-            ) from self._failure
+        """Wait until every line is on the disk: nothing that was paid for may leave before. See `Appending.sync`."""
+        self._file.sync()
 
     def epsilon(self, unit: str, delta: float, accountant: Accountant = "pld") -> float:
         """What the unit has spent so far, at any delta."""
-        self._expect_intact()
+        self._file.expect_intact()
         return self._loss(unit).epsilon(delta, accountant)
 
     def most(self, delta: float) -> float:
         """What the unit has spent that has spent most."""
-        self._expect_intact()
+        self._file.expect_intact()
         different = {id(loss): loss for loss in self._losses.values()}
         return max((loss.epsilon(delta) for loss in different.values()), default=0.0)
 
@@ -289,13 +256,7 @@ class Ledger:
 
     def close(self) -> None:
         """Sync, then release the lock; the ledger can still be read."""
-        try:
-            self.sync()
-        finally:
-            self._disk.shutdown()
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
+        self._file.close()
 
     def _remember(self, entry: Entry) -> None:
         self.entries.append(entry)
@@ -303,40 +264,14 @@ class Ledger:
 
     def _write_all(self, contents: list[dict[str, Any]]) -> None:
         """Write lines and start to sync them; if that fails (a full disk, say), take back what was written."""
-        if not contents:
-            return
         hashes, lines = self.hashes[-1:], b""
         for content in contents:
             line, found = hashed(hashes[-1] if hashes else "", content)
             hashes.append(found)
             lines += line
-        if self.path is not None:
-            if self._descriptor is None:
-                raise CloisterError(f"Expected an open ledger at {self.path}, found it closed: open it again.")
-            self._write(lines, self._descriptor)
+        if lines:
+            self._file.append(lines)
         self.hashes += hashes[len(self.hashes[-1:]) :]
-
-    def _write(self, lines: bytes, descriptor: int) -> None:
-        before = os.fstat(descriptor).st_size
-        try:
-            while lines:
-                lines = lines[os.write(descriptor, lines) :]
-            self._syncing = self._disk.submit(os.fsync, descriptor)
-        except BaseException:
-            os.ftruncate(descriptor, before)
-            raise
-
-
-def _expect_format(path: Path) -> None:
-    """Refuse a ledger that another version wrote, before its lines are taken for damaged ones."""
-    with path.open("rb") as file:
-        found = re.search(rb'"format": ?"(cloister ledger [^"]*)"', file.readline(10**6))
-    name = found[1].decode(errors="replace") if found else _FORMAT
-    if name != _FORMAT:
-        raise CloisterError(
-            f"Expected a ledger of the format {_FORMAT!r} at {path}, found {name!r}: run it again, or use the version "
-            "of cloister that wrote it."
-        )
 
 
 @dataclass(frozen=True)
@@ -345,15 +280,12 @@ class _Group:
 
     units: list[str]
     charge: Charge
-    after: PrivacyLoss | FilteredLoss
+    after: Loss
     refusal: str | None
 
 
-def _nothing_lost(order: int | None) -> PrivacyLoss | FilteredLoss:
-    return PrivacyLoss(growing=True) if order is None else FilteredLoss(order)
-
-
-def _refusal(unit: str, budget: Budget | None, after: PrivacyLoss | FilteredLoss, round: int) -> str | None:
+def _refusal(unit: str, budget: Budget | None, after: Loss, round: int) -> str | None:
+    """Why a unit that would have lost so much after a round cannot pay for it; None where it can."""
     if budget is None:
         return None
     cost = after.epsilon(budget.delta)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +45,22 @@ def read_hashed(path: Path, what: str) -> HashedLines:
     interrupted, and it is left out. `what` says what is lost where a line was altered.
     """
     return verified(path.read_bytes(), path, what)
+
+
+def expect_format(path: Path, wanted: str) -> None:
+    """Refuse a file that another version wrote, before its lines are taken for damaged ones.
+
+    A format is a name and a number; the name alone says that it is such a file.
+    """
+    name = re.escape(wanted.rsplit(" ", 1)[0]).encode()
+    with path.open("rb") as file:
+        match = re.search(rb'"format": ?"(' + name + rb' [^"]*)"', file.readline(10**6))
+    found = match[1].decode(errors="replace") if match else wanted
+    if found != wanted:
+        raise CloisterError(
+            f"Expected a ledger of the format {wanted!r} at {path}, found {found!r}: run it again, or use the "
+            "version of cloister that wrote it."
+        )
 
 
 def verified(data: bytes, path: Path, what: str) -> HashedLines:
@@ -104,3 +122,58 @@ def open_locked(path: Path, flags: int = 0) -> int:
     except OSError:  # a disk that knows no locks: the same holds
         pass
     return descriptor
+
+
+class Appending:
+    """A file to which whole lines are appended, and synced while the writer goes on; nothing where path is None."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.descriptor: int | None = None
+        self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
+        self._syncing: Future[None] | None = None
+        self._failure: BaseException | None = None
+
+    def append(self, lines: bytes) -> None:
+        """Write lines and start to sync them; if that fails (a full disk, say), take back what was written."""
+        if self.path is None:
+            return
+        if self.descriptor is None:
+            raise CloisterError(f"Expected an open ledger at {self.path}, found it closed: open it again.")
+        before = os.fstat(self.descriptor).st_size
+        try:
+            while lines:
+                lines = lines[os.write(self.descriptor, lines) :]
+            self._syncing = self._disk.submit(os.fsync, self.descriptor)
+        except BaseException:
+            os.ftruncate(self.descriptor, before)
+            raise
+
+    def sync(self) -> None:
+        """Wait until every line is on the disk.
+
+        Where a line did not get there, the disk is in a state that nobody knows, and so everything is refused from then
+        on.
+        """
+        if self._syncing is not None:
+            self._failure = self._syncing.exception()
+            self._syncing = None
+        self.expect_intact()
+
+    def expect_intact(self) -> None:
+        """Refuse to go on after a line that did not reach the disk."""
+        if self._failure is not None:
+            raise CloisterError(
+                f"Expected the ledger at {self.path} to reach the disk, found {self._failure}: what its last line paid "
+                "for was not released, so free space on the disk or fix it, then resume the run."
+            ) from self._failure
+
+    def close(self) -> None:
+        """Sync, then release the lock."""
+        try:
+            self.sync()
+        finally:
+            self._disk.shutdown()
+            if self.descriptor is not None:
+                os.close(self.descriptor)
+                self.descriptor = None

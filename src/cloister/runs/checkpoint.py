@@ -89,6 +89,6 @@ def tensors_and_facts(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _digest(tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> str:
-    from cloister.core.parameters import hash_of
+    from cloister.core.hashing import hash_of
 
     return hash_of(tensors, json.dumps(dict(facts), sort_keys=True))

@@ -101,7 +101,7 @@ def method_info(values: Mapping[str, Any]) -> MethodInfo:
     name = _option("method", values)
     if name in methods.REGISTRY:
         return methods.REGISTRY[name]
-    parts = _Parts({"method": name}, _settled(keys_of("method", name), values))
+    parts = _Parts({"method": name}, _resolved(keys_of("method", name), values))
     return info_of(function_of("method", name), parts.make("method"))
 
 
@@ -147,7 +147,7 @@ class _Parts:
         chosen = _chosen(values, names)
         keys = [key for part, option in chosen.items() for key in keys_of(part, option)] + more
         _refuse_unknown(values, {key.name for key in keys}, chosen)
-        return cls(chosen, {**chosen, **_settled(keys, values)})
+        return cls(chosen, {**chosen, **_resolved(keys, values)})
 
     def make(self, part: str, **supplied: Any) -> Any:
         """Build a part from its keys and from what other parts supply, as far as it takes that."""
@@ -164,7 +164,7 @@ class _Parts:
         return {part: self.make(part)} if part in self.chosen else {}
 
 
-def _settled(keys: Iterable[Key], values: Mapping[str, Any]) -> dict[str, Any]:
+def _resolved(keys: Iterable[Key], values: Mapping[str, Any]) -> dict[str, Any]:
     """The value of every key that has one."""
     defaults, resolved = _defaults(values), {}
     for key in keys:

@@ -15,6 +15,7 @@ from cloister.client.population import Population
 from cloister.core import Batching, describe
 from cloister.data.task import Task
 from cloister.engine import Loop
+from cloister.privacy.budgets import Budget
 from cloister.privacy.description import (
     ClaimDescription,
     CohortDescription,
@@ -25,7 +26,6 @@ from cloister.privacy.description import (
     TaskDescription,
 )
 from cloister.privacy.events import to_json
-from cloister.privacy.ledger import Budget
 from cloister.privacy.unit import ProtectedUnit, sample_account
 from cloister.random.streams import Streams
 from cloister.round import cohort_total

@@ -110,16 +110,14 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 
 def _signature(function: Callable[..., Any], owner: str, prefix: str, without: tuple[str, ...]) -> list[Key]:
     keys = []
-    hints = _hints(function, owner)
-    for name, parameter in inspect.signature(function).parameters.items():
+    for name, parameter in _parameters(function, owner).items():
         if name in without or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise CloisterError(
                 f"Expected arguments that can be given by name, found {name} of {owner}: leave out the slash after it."
             )
-        # Shared arguments are not among the hints; they are resolved already (`flat_arguments`).
-        annotation = hints[name] if isinstance(parameter.annotation, str) else parameter.annotation
+        annotation = parameter.annotation
         kind = annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation
         if kind is inspect.Parameter.empty:
             kind = type(parameter.default)
@@ -133,10 +131,10 @@ def _signature(function: Callable[..., Any], owner: str, prefix: str, without: t
     return keys
 
 
-def _hints(function: Callable[..., Any], owner: str) -> dict[str, Any]:
+def _parameters(function: Callable[..., Any], owner: str) -> Mapping[str, inspect.Parameter]:
+    """The arguments of a function, or of a class, with their types as values."""
     try:
-        made = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
-        return typing.get_type_hints(made, include_extras=True)
+        return inspect.signature(function, eval_str=True).parameters
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
         raise CloisterError(
             f"Expected types that exist beside the arguments of {owner}, found that {error}: import it in its module."

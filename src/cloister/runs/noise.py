@@ -8,11 +8,12 @@ from functools import partial
 
 from cloister.core import Method
 from cloister.errors import CloisterError, expect
+from cloister.privacy.budgets import Budget
 from cloister.privacy.calibration import Cost, calibrate
 from cloister.privacy.certificate_text import large_delta
 from cloister.privacy.description import RunDescription
 from cloister.privacy.events import Event
-from cloister.privacy.ledger import Budget, Charge
+from cloister.privacy.ledger import Charge
 from cloister.privacy.pricing import pricing_of
 from cloister.privacy.renyi_filter import best_order, filtered_epsilon
 from cloister.privacy.unit import sample_account

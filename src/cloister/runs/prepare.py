@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from cloister.client.objective import explained, objective_of
 from cloister.client.population import Population
 from cloister.core import Batch, Method, Objective, Samples
-from cloister.core.parameters import hash_of
+from cloister.core.hashing import hash_of
 from cloister.core.precision import expect_precision
 from cloister.errors import CloisterError, expect_type
+from cloister.privacy.budgets import Budget
 from cloister.privacy.description import RunDescription
 from cloister.privacy.events import Event
-from cloister.privacy.ledger import Budget, Charge, Ledger
+from cloister.privacy.ledger import Charge, Ledger
 from cloister.random.streams import Streams
 from cloister.round.bind import Federation, bind, bind_method, charge_of, event_of
 from cloister.runs.description import describe_run, made_of_noise

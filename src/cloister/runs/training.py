@@ -15,7 +15,7 @@ from typing import Any, Self
 from torch import nn
 
 from cloister import engine as engines
-from cloister.core.parameters import hash_of
+from cloister.core.hashing import hash_of
 from cloister.errors import BudgetExceededError, CloisterError
 from cloister.privacy.certificate import Certificate, certify
 from cloister.privacy.certificate_text import round_up

@@ -60,7 +60,7 @@ def text_of(certificate: Certificate) -> bytes:
 
 def _is_model(content: bytes, names: list[str], at: Checkpoint) -> bool:
     """Whether a model's file holds the parameters of a checkpoint, to the bit."""
-    from cloister.core.parameters import hash_of
+    from cloister.core.hashing import hash_of
 
     tensors, _ = tensors_and_facts(content)
     if sorted(tensors) != sorted(names):
