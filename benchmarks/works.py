@@ -16,7 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import cloister as cl
 from cloister.client.batches import shape_of, shuffled
-from cloister.client.objective import cross_entropy, objective_of
+from cloister.client.losses import cross_entropy
+from cloister.client.objective import objective_of
 from cloister.client.population import Population
 from cloister.client.preprocessing import Preprocessing, images, plain
 from cloister.models import CATALOGUE as MODELS

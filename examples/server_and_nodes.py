@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 
 import cloister as cl
-from cloister.client.objective import cross_entropy, objective_of
+from cloister.client.objective import objective_of
 from cloister.client.population import Population
 from cloister.engine import Loop
 from cloister.privacy.unit import sample_account
@@ -25,7 +25,7 @@ method = cl.methods.pfl(clip_norm=1.0, lr=0.5, batch_size=64, noise_multiplier=4
 def federation(population: Population, seed: int) -> Federation:
     """What a party knows: the method, the shapes, and its own rows."""
     blank = torch.zeros(2, 64), torch.zeros(2, dtype=torch.int64)
-    objective = objective_of(torch.nn.Linear(64, 10), cross_entropy, *blank, classes=10)
+    objective = objective_of(torch.nn.Linear(64, 10), "cross_entropy", *blank, classes=10)
     return bind(method, cl.full(), objective, population, Streams(seed), START)
 
 

@@ -236,7 +236,7 @@ def test_more_bad_arrays_are_refused(change, message):
         ({"seed": -1}, "seed to be a whole number"),
         ({"registered": 6.5}, "registered to be a whole number"),
         ({"model": 3}, "model to make a torch module"),
-        ({"loss": "squares"}, "loss to be a function"),
+        ({"loss": "squares"}, "loss to be one of"),
         ({"preprocessing": "images"}, "preprocessing to be a Preprocessing"),
         ({"name": 3}, "name to be a word"),
     ],

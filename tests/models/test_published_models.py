@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from cloister.client.objective import cross_entropy, objective_of
+from cloister.client.losses import cross_entropy
+from cloister.client.objective import objective_of
 from cloister.core import Batch, Layout
 from cloister.errors import CloisterError
 from cloister.models import CATALOGUE, cnn

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cloister.client.objective import cross_entropy, objective_of
+from cloister.client.losses import cross_entropy
+from cloister.client.objective import objective_of
 from cloister.core import Batch, Objective
 from cloister.models import CATALOGUE
 

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import cloister.client.per_sample
-from cloister.client.objective import cross_entropy, objective_of
+from cloister.client.losses import cross_entropy
+from cloister.client.objective import objective_of
 from cloister.client.per_sample.vmap import PerSampleVmap
 from cloister.errors import CloisterError
 from per_sample.cases import batch_of, made, near

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from cloister.client.objective import cross_entropy, objective_of
+from cloister.client.losses import cross_entropy
+from cloister.client.objective import objective_of
 from cloister.client.per_sample.common import rounding, squared_norms
 from cloister.client.per_sample.ghost_clipping import GhostClipping
 from cloister.client.per_sample.norms import Products

@@ -119,7 +119,8 @@ class Centred(nn.Module):
 
 
 def test_a_model_that_mixes_only_sparse_samples_is_found_out():
-    from cloister.client.objective import cross_entropy, objective_of
+    from cloister.client.losses import cross_entropy
+    from cloister.client.objective import objective_of
     from cloister.client.per_sample.vmap import PerSampleVmap
 
     objective = objective_of(Centred(), cross_entropy, torch.rand(3, 6), torch.tensor([0, 1, 2]), 3)

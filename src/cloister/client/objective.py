@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -14,43 +14,40 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 
+from cloister.client.losses import Loss, LossFunction, loss_of, main_output
 from cloister.client.per_sample import Model, PerSampleGradients
 from cloister.client.preprocessing import Preprocessing, plain
 from cloister.core import Batch, Layout, Objective
 from cloister.errors import CloisterError
 from cloister.random.streams import fold, uniform
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs [b, ...], labels [b, ...]) -> losses, one or more per sample, batch first."""
-
-
-def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The loss of a classifier, per sample."""
-    # What F.cross_entropy computes for labels that are classes; under vmap that one is worked out in Python each time.
-    return -F.log_softmax(outputs, 1).gather(1, labels.unsqueeze(1)).squeeze(1)
-
 
 def objective_of(
     module: nn.Module,
-    loss: Loss,
+    loss: Loss | LossFunction | str,
     inputs: Tensor,
     labels: Tensor,
     classes: int | None,
     preprocessing: Preprocessing | None = None,
 ) -> Objective:
     """The minimization problem of a module; `inputs` and `labels` are a few samples to try it on."""
-    layout, preprocess = Layout.of(module), preprocessing or plain()
+    layout, preprocess, loss = Layout.of(module), preprocessing or plain(), loss_of(loss)
     _refuse_batch_norm(module)
     dtype = next(iter(module.parameters())).dtype
     draws = _try(module, loss, preprocess.test(inputs, dtype), labels, classes)
     own, tied = _PerThread(module), _shares_parameters(module)
 
     def losses(
-        parameters: dict[str, Tensor], inputs: Tensor, labels: Tensor, key: Tensor, slot: Tensor | None = None
+        parameters: dict[str, Tensor],
+        inputs: Tensor,
+        labels: Tensor,
+        key: Tensor,
+        slot: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
         with KeyedDropout(key, slot) if draws else nullcontext():
             outputs = torch.func.functional_call(own.module, parameters, (inputs,), tie_weights=tied)
-        found = loss(outputs, labels)
+        found = loss(outputs, labels, mask)
         return found.flatten(1).mean(1) if found.dim() > 1 else found
 
     def see(batch: Batch, dtype: torch.dtype) -> Tensor:
@@ -59,12 +56,11 @@ def objective_of(
     def mean_loss(w: Tensor, batch: Batch) -> Tensor:
         ready = preprocess.name == "plain" and batch.inputs.dtype == w.dtype  # nothing is left to be done
         inputs = batch.inputs if ready else see(batch, w.dtype)
-        found = losses(layout.views(w), inputs, batch.labels, batch.key)
+        found = losses(layout.views(w), inputs, batch.labels, batch.key, mask=batch.mask)
         return torch.where(batch.mask, found, 0.0).sum() / batch.count
 
     def outputs(w: Tensor, inputs: Tensor) -> Tensor:
-        found: Tensor = torch.func.functional_call(own.still, layout.views(w), (preprocess.test(inputs, w.dtype),))
-        return found
+        return main_output(torch.func.functional_call(own.still, layout.views(w), (preprocess.test(inputs, w.dtype),)))
 
     samples = PerSampleGradients(Model(layout, dtype, see, losses), inputs.clone(), labels.clone())
     return Objective(layout, mean_loss, torch.func.grad, outputs, samples)
@@ -152,12 +148,13 @@ def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes:
             f"Expected a model whose buffers stay constant in training, found that {changed[0]!r} changes: such a "
             "buffer would leave the client unclipped, so make it a parameter or keep it fixed."
         )
-    if not outputs.isfinite().all():
+    found = main_output(outputs)
+    if not found.isfinite().all():
         raise CloisterError(
-            f"Expected a model that makes finite numbers of the data, found {outputs[~outputs.isfinite()][0].item()}: "
+            f"Expected a model that makes finite numbers of the data, found {found[~found.isfinite()][0].item()}: "
             "scale the inputs, or fix the model."
         )
-    if not torch.equal(outputs, repeated):
+    if not torch.equal(found, main_output(repeated)):
         raise CloisterError(
             "Expected the model's randomness to come from dropout layers alone, found other random draws in its "
             "forward pass: use torch.nn.Dropout or torch.nn.functional.dropout."
@@ -166,13 +163,19 @@ def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes:
     return bool(mode.calls)
 
 
-def _check_outputs(outputs: Tensor, loss: Loss, labels: Tensor, classes: int | None) -> None:
-    if classes is not None and (outputs.dim() < 2 or outputs.shape[1] < classes):
-        raise CloisterError(
-            f"Expected a model with at least {classes} outputs per sample, one for each class, found outputs of "
-            f"shape {tuple(outputs.shape)} for {len(labels)} samples: widen the model's last layer."
-        )
-    with explained(f"a loss that takes the model's outputs of shape {tuple(outputs.shape)}"):
+def _check_outputs(outputs: Any, loss: Loss, labels: Tensor, classes: int | None) -> None:
+    found = main_output(outputs)
+    if not loss.own or classes is not None:
+        width = labels.shape[1] if labels.dim() > 1 else 1
+        wanted, exact = loss.outputs(classes, width), not loss.classes and not loss.own
+        wide = found.shape[-1] if loss.name == "next_token" else found.shape[1] if found.dim() > 1 else 1
+        if wide < wanted or (exact and wide != wanted) or (loss.classes and found.dim() < 2):
+            raise CloisterError(
+                f"Expected a model with {'' if exact else 'at least '}{wanted} outputs per sample for the loss "
+                f"{loss.name}, found outputs of shape {tuple(found.shape)} for {len(labels)} samples: change the width "
+                "of the model's last layer."
+            )
+    with explained(f"a loss that takes the model's outputs of shape {tuple(found.shape)}"):
         losses = loss(outputs, labels)
     if losses.dim() == 0 or len(losses) != len(labels):
         raise CloisterError(

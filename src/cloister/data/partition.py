@@ -70,7 +70,15 @@ def partition_data(
         public_samples=known,
         prepared_by="sample" if raw.prepared_by == "sample" else "client",
         label_dependent=partition.label_dependent,
+        client_names=_names(raw.train, partition),
     )
+
+
+def _names(train: Samples, partition: Partition) -> tuple[str, ...]:
+    """What natural clients are called, where they have names."""
+    if partition.name != "natural" or train.owners is None or np.asarray(train.owners).dtype.kind != "U":
+        return ()
+    return tuple(np.unique(train.owners).tolist())
 
 
 def _rows(array: Array, order: Array | None = None) -> Tensor:

@@ -5,24 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cloister.client.objective import Loss, cross_entropy
+from cloister.client.losses import Loss, LossFunction, cross_entropy, expect_labels, loss_of
 from cloister.client.population import Population
 from cloister.client.preprocessing import Preprocessing, images, plain
 from cloister.core.hashing import hash_of
 from cloister.data.arrays import owners_of, tensor_of, whole
 from cloister.data.public_samples import others, rows_of_people
+from cloister.data.raw import Array
 from cloister.data.splits import by_owner, held_out
 from cloister.errors import CloisterError, expect
 from cloister.models import logistic
 
 
-@dataclass(frozen=True)
+class Encoder(Protocol):
+    """How raw data become inputs: declared in advance, never computed from the data."""
+
+    def encode(self, raw: Any) -> Tensor:
+        """The inputs of raw rows, whose labels may be missing."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values from which it can be made again (`cloister.data.encoders`)."""
+
+
+@dataclass(frozen=True, repr=False)
 class Task:
     """What a federation learns. `classes` is None where the labels are not classes."""
 
@@ -50,10 +61,31 @@ class Task:
     """Whether the number of classes was taken from the largest label, and not declared."""
     sample_notes: tuple[str, ...] = ()
     """What a guarantee for single samples leaves out because of the data, in words for the certificate."""
+    client_names: tuple[str, ...] = ()
+    """What clients are called, by number, where they have names; the roster is public."""
+    class_names: tuple[str, ...] = ()
+    """What classes are called, by number, where they have names."""
+    encoder: Encoder | None = None
+    """How raw rows (of a table, of a folder of images) became inputs and labels, for whoever predicts later."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "loss", loss_of(self.loss))  # a function will do as well
         fine = self.classes is None or self.classes >= 2
         expect(fine, "two classes at least", self.classes, "of one, every model is right, and accuracy says nothing")
+
+    def __repr__(self) -> str:
+        """One line; the data are too many to be shown."""
+        kind = f"{self.classes} classes" if self.classes else self.loss.name
+        samples = int(self.population.counts.sum())
+        test = f", {len(self.test_labels):,} to test" if len(self.test_labels) else ""
+        shape = "x".join(map(str, self.shape)) or "1"
+        return f"<Task {self.name}: {self.clients:,} clients, {samples:,} samples of {shape}{test}, {kind}>"
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs a model needs."""
+        labels = self.population.labels
+        return self.loss.outputs(self.classes, labels.shape[1] if labels.dim() > 1 else 1)
 
     @property
     def clients(self) -> int:
@@ -83,13 +115,15 @@ def from_arrays(
     *,
     test: float | tuple[Any, Any] = 0.2,
     model: Callable[[], nn.Module] | None = None,
-    loss: Loss = cross_entropy,
+    loss: Loss | LossFunction | str = cross_entropy,
     classes: int | None = None,
-    registered: int | None = None,
+    registered: int | Sequence[str] | None = None,
     preprocessing: Preprocessing | None = None,
     name: str = "arrays",
     seed: int = 0,
     public_samples: int | tuple[Any, Any] = 0,
+    class_names: Sequence[str] = (),
+    encoder: Encoder | None = None,
 ) -> Task:
     """A task from anybody's arrays: inputs [n, ...], labels [n], and whose sample each one is [n].
 
@@ -100,8 +134,9 @@ def from_arrays(
         inputs: an array, a tensor or a list; its type says what the numbers are, see `cloister.data.arrays`.
         clients: anything that tells clients apart: numbers or names.
         test: a pair (inputs, labels), or the fraction of every client's samples to hold out at random.
+        loss: by name (`cloister.client.losses.CATALOGUE`), or a function (outputs, labels) -> losses, batch first.
         classes: the number of classes; by default one more than the largest label, which the certificate says.
-        registered: the number of clients, where some have no sample at all.
+        registered: the number of clients, or all their names, where some have no sample at all.
         preprocessing: how stored inputs become what the model sees; by default bytes [n, c, h, w] are scaled as images.
         model: makes the model to start from; logistic regression by default.
         public_samples: a pair (inputs, labels), or a number of samples: so many whole clients, at random, are set aside
@@ -111,16 +146,14 @@ def from_arrays(
     >>> task.clients, task.classes, len(task.test_labels)
     (5, 3, 10)
     """
-    _expect_types(model, loss, preprocessing, name)
+    _expect_types(model, preprocessing, name)
+    loss = loss_of(loss)
     seed = whole("seed", seed, "any whole number that is not negative", least=0)
     x, y, owners = tensor_of("inputs", inputs), tensor_of("labels", labels), owners_of(clients)
     for what, length in (("labels", len(y)), ("clients", len(owners))):
         expect(length == len(x), f"as many {what} as inputs ({len(x)})", length, "give one for every sample")
     expect(len(x) > 0, "at least one sample", 0, "give some data")
-    named = len(np.unique(owners))
-    population_size = whole(
-        "registered", named if registered is None else registered, f"samples belong to {named} clients", least=named
-    )
+    roster, population_size = _roster(owners, registered)
 
     known = None
     if isinstance(public_samples, (tuple, list)):
@@ -132,9 +165,10 @@ def from_arrays(
         )
         aside = rows_of_people(owners, count, seed)
         rest = others(aside, len(x))
+        before, roster = len(roster), np.setdiff1d(roster, owners[aside])
         known, x, y, owners = (x[aside], y[aside]), x[rest], y[rest], owners[rest]
-    left, owner = np.unique(owners, return_inverse=True)
-    population_size -= named - len(left)
+        population_size -= before - len(roster)
+    owner = np.searchsorted(roster, owners)
 
     local_test = None
     if isinstance(test, (tuple, list)):
@@ -148,18 +182,22 @@ def from_arrays(
         local_test = (torch.arange(int(held.sum())), torch.from_numpy(owner[held]))
         test_x, test_y, x, y, owner = x[held], y[held], x[~held], y[~held], owner[~held]
 
-    inferred = classes is None and loss is cross_entropy
+    inferred = classes is None and loss.classes and not class_names
+    if classes is None and class_names:
+        classes = len(class_names)
     if classes is not None:
         classes = whole("classes", classes, "the number of different labels", least=2)
         expect(classes < 2**48, "classes below 2^48", classes, "number them from 0")
-    if loss is cross_entropy:
-        parts = {"labels": y, "test labels": test_y} | ({} if known is None else {"public labels": known[1]})
+    parts = {"labels": y, "test labels": test_y} | ({} if known is None else {"public labels": known[1]})
+    for what, values in parts.items():
+        expect_labels(what, values, loss)
+    if loss.classes:
         classes = classes or _inferred(list(parts.values()))
         for what, values in parts.items():
-            expect_classes(what, values, classes)
+            expect_classes(what, values, classes, padding=loss.name == "next_token")
         expect_different(y, test_y)
-        y, test_y = y.long(), test_y.long()
-        known = known and (known[0], known[1].long())
+    y, test_y = _label_dtype(y, loss), _label_dtype(test_y, loss)
+    known = known and (known[0], _label_dtype(known[1], loss))
     preprocessing = preprocessing or _usual_preprocessing(x)
     order = torch.from_numpy(np.argsort(owner, kind="stable"))
     sizes = torch.from_numpy(np.bincount(owner, minlength=population_size)).long()
@@ -170,19 +208,49 @@ def from_arrays(
         test_inputs=test_x,
         test_labels=test_y,
         classes=classes,
-        model=model or partial(logistic, shape, classes or 1),
+        model=model or partial(logistic, shape, loss.outputs(classes, y.shape[1] if y.dim() > 1 else 1)),
         loss=loss,
         preprocessing=preprocessing,
         local_test=local_test,
         public_samples=known,
         classes_inferred=inferred,
+        client_names=_client_names(roster, population_size),
+        class_names=tuple(map(str, class_names)),
+        encoder=encoder,
     )
 
 
-def _expect_types(model: object, loss: object, preprocessing: object, name: object) -> None:
+def _roster(owners: Array, registered: int | Sequence[str] | None) -> tuple[Array, int]:
+    """Those who are known by name or number, in order, and how many clients there are."""
+    present = np.unique(owners)
+    if registered is None or isinstance(registered, str) or not isinstance(registered, Sequence):
+        wanted = len(present) if registered is None else registered
+        return present, whole("registered", wanted, f"samples belong to {len(present)} clients", least=len(present))
+    roster = owners_of(list(registered))
+    strangers = np.setdiff1d(present, roster)
+    expect(not len(strangers), "samples of registered clients", strangers[:3].tolist(), "register them")
+    roster = np.unique(roster)
+    return roster, len(roster)
+
+
+def _client_names(roster: Array, clients: int) -> tuple[str, ...]:
+    """Names, where clients have some; those without samples may have none."""
+    if roster.dtype.kind not in "US":
+        return ()
+    names = [name.decode(errors="replace") if isinstance(name, bytes) else name for name in roster.tolist()]
+    return (*names, *(f"client {number}" for number in range(len(names), clients)))
+
+
+def _label_dtype(labels: Tensor, loss: Loss) -> Tensor:
+    """Classes as whole numbers; other labels as fractions, but for a loss that somebody wrote for theirs."""
+    if loss.classes:
+        return labels.long()
+    return labels if loss.own else labels.float()
+
+
+def _expect_types(model: object, preprocessing: object, name: object) -> None:
     """What is no data is what it should be."""
     expect(model is None or callable(model), "model to make a torch module", model, "give a function or a module")
-    expect(callable(loss), "loss to be a function", loss, "of outputs and labels, with one loss per sample")
     expect(
         preprocessing is None or isinstance(preprocessing, Preprocessing),
         "preprocessing to be a Preprocessing",
@@ -233,14 +301,14 @@ def _usual_preprocessing(inputs: Tensor) -> Preprocessing:
     return plain()
 
 
-def expect_classes(what: str, labels: Tensor, classes: int) -> None:
-    """The labels are whole numbers from 0 to classes - 1."""
+def expect_classes(what: str, labels: Tensor, classes: int, padding: bool = False) -> None:
+    """The labels are whole numbers from 0 to classes - 1; or, where there is padding, also below 0."""
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise CloisterError(
             f"Expected {what} to be whole numbers from 0 to {classes - 1}, found {labels.dtype}: convert them, or "
             "give a loss of your own."
         )
-    bad = (labels < 0) | (labels >= classes)
+    bad = (labels >= classes) if padding else (labels < 0) | (labels >= classes)
     if bad.any():
         row = int(bad.flatten().nonzero()[0])
         raise CloisterError(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cloister.client.objective import cross_entropy
+from cloister.client.losses import cross_entropy
 from cloister.data.raw import Array
 from cloister.data.task import Task, from_arrays
 from cloister.errors import CloisterError, Corrupted, expect, nearest
@@ -50,7 +50,7 @@ def from_folder(folder: str | Path, *, label: str = "label", **options: Any) -> 
         np.concatenate([x for _, x, _ in some]),
         np.concatenate([y for _, _, y in some]),
         np.array([file.stem for file, x, _ in some for _ in range(len(x))], dtype=str),
-        **{"name": path.name, "registered": len(files), **options},
+        **{"name": path.name, "registered": [file.stem for file in files], **options},
     )
 
 

@@ -83,6 +83,9 @@ class TaskDescription:
     classes_inferred: bool
     sample_notes: tuple[str, ...]
     sizes: tuple[int, ...] | None
+    loss: Part
+    client_names: tuple[str, ...]
+    """What clients are called, by number, where they have names: the roster is public."""
 
 
 @dataclass(frozen=True)

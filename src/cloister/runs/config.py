@@ -79,7 +79,7 @@ def build(values: Mapping[str, Any]) -> Experiment:
         made,
         task,
         cohort=parts.make("cohort"),
-        model=partial(parts.make, "model", shape=task.shape, classes=task.classes),
+        model=partial(parts.make, "model", shape=task.shape, classes=task.outputs),
         **{key.name: parts.resolved[key.name] for key in run_keys() if key.name in parts.resolved},
     )
     return Experiment(parts.resolved, start)

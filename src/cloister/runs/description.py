@@ -98,6 +98,8 @@ def _task(task: Task, samples: bool) -> TaskDescription:
         classes_inferred=task.classes_inferred,
         sample_notes=tuple(task.sample_notes),
         sizes=tuple(task.population.counts.tolist()) if samples else None,
+        loss={"name": task.loss.name, **task.loss.settings},
+        client_names=task.client_names,
     )
 
 

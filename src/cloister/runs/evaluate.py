@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from cloister.client.losses import main_output
 from cloister.core import Layout
 from cloister.data.task import Task
 
@@ -45,7 +46,7 @@ def scorer(
             outputs = torch.func.functional_call(still, views, (task.preprocessing.test(some, w.dtype),))
             losses.append(task.loss(outputs, truth).flatten().double())
             if task.classes is not None:
-                right.append((outputs.argmax(1) == truth).double())
+                right.append((task.loss.predict(main_output(outputs)) == truth).double())
         mean_loss = float(torch.cat(losses).mean()) if len(labels) else None
         if not right or not len(labels):
             return Score(mean_loss, None)

@@ -100,7 +100,7 @@ def clients_table(folder: RunFolder) -> Table:
             spent[history] = round_up(spending.lost(account, delta))
         noises = description.noise_multipliers
         table.add_row(
-            str(client),
+            description.task.client_names[client] if description.task.client_names else str(client),
             str(samples),
             f"{noises[client]:.3f}" if noises else f"{description.method.mechanism.noise_multiplier:.3f}",
             str(len(account.rounds)),

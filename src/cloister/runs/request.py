@@ -130,6 +130,11 @@ def _expect_local_work(method: Method, task: Task) -> None:
 
 def _expect_samples_apart(method: Method, task: Task) -> None:
     """Refuse to price a sample where it went into other samples: an adjacent data set would differ in all of these."""
+    if method.unit == "sample" and task.loss.mixes_samples:
+        raise CloisterError(
+            f"Expected a loss for every sample by itself, for a method that protects samples, found {task.loss.name}, "
+            "which compares the samples of a batch: use hazards, or choose a method that protects clients."
+        )
     if method.unit == "sample" and task.prepared_by != "sample":
         raise CloisterError(
             f"Expected data in which every sample was prepared by itself, for a method that protects samples, found "
