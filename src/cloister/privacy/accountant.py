@@ -158,16 +158,21 @@ def _steps(event: Event, interval: float) -> tuple[Step, Step]:
     return steps[0], steps[-1]
 
 
-def epsilon(event: Event, count: int, delta: float, accountant: Accountant = "pld") -> float:
-    """Epsilon of `count` releases of one event.
+Releases = Sequence[tuple[Event, int]]
+"""Events, and how many releases of each."""
+
+
+def epsilon(event: Event, count: int, delta: float, accountant: Accountant = "pld", beside: Releases = ()) -> float:
+    """Epsilon of `count` releases of one event, and of some others beside them.
 
     >>> from cloister.privacy.events import PoissonGaussian
     >>> round(epsilon(PoissonGaussian(noise_multiplier=0.95, sampling_rate=0.1), 300, delta=1 / 500), 2)
     9.37
     """
     loss = PrivacyLoss()
-    if count:
-        loss.add(event, count)
+    for released, times in ((event, count), *beside):
+        if times:
+            loss.add(released, times)
     return loss.epsilon(delta, accountant)
 
 

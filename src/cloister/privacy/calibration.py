@@ -8,7 +8,7 @@ from collections.abc import Callable
 from scipy.optimize import brentq
 
 from cloister.errors import CloisterError, UnsupportedMechanismError
-from cloister.privacy.accountant import Accountant
+from cloister.privacy.accountant import Accountant, Releases
 from cloister.privacy.accountant import epsilon as epsilon_of
 from cloister.privacy.budgets import Budget
 from cloister.privacy.events import Event
@@ -32,13 +32,15 @@ def calibrate(
     delta: float,
     precision: float = _PRECISION,
     price: Cost | None = None,
+    beside: Releases = (),
 ) -> float:
     """The smallest noise multiplier, to the given relative precision, that keeps `rounds` releases within
     (epsilon, delta).
 
     Guarantee: the multiplier returned was itself priced, by the accountant that the ledger uses, and found
     to be within the target: where the search lands on the wrong side, it walks back until that is true. Another
-    `price` is for what the ledger does not price in the usual way.
+    `price` is for what the ledger does not price in the usual way. What is released `beside` has its noise, and is part
+    of what the target pays for.
 
     >>> from cloister.privacy.events import PoissonGaussian
     >>> noise = calibrate(lambda z: PoissonGaussian(z, sampling_rate=0.5), rounds=60, epsilon=2.0, delta=1e-3)
@@ -53,7 +55,11 @@ def calibrate(
         """How far above the target (in logarithms, in which epsilon is nearly a straight line) the cost lies."""
         released = event(math.exp(log_multiplier))
         try:
-            cost = price(released, rounds, delta) if price else epsilon_of(released, rounds, strict_delta, accountant)
+            cost = (
+                price(released, rounds, delta)
+                if price
+                else epsilon_of(released, rounds, strict_delta, accountant, beside)
+            )
         except UnsupportedMechanismError:
             if not pricing_of(released).more_noise_helps:
                 raise

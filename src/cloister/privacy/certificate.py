@@ -38,6 +38,8 @@ class Certificate:
     """What a run spent, and under which assumptions."""
 
     unit: str
+    clients: list[str]
+    """What clients are called, by number, where they have names."""
     adjacency: str
     private: bool
     released: str
@@ -99,9 +101,10 @@ def certify(description: RunDescription, ledger: Ledger) -> Certificate:
     words = _SAMPLE if method.unit == "sample" else _WHOLE
     return Certificate(
         unit=method.unit,
+        clients=list(description.task.client_names),
         adjacency=description.adjacency or words[common_adjacency(everything)].format(unit=method.unit),
         private=private,
-        released=_released(method.released, private, bool(worst.events)),
+        released=_released(description, private, bool(worst.events)),
         trusted=description.trust,
         secure_rng=description.secure_rng,
         sampling_executed=_executed(description),
@@ -114,7 +117,7 @@ def certify(description: RunDescription, ledger: Ledger) -> Certificate:
         noise_place=method.mechanism.place,
         denominator=description.denominator,
         rounds_planned=description.rounds,
-        rounds_charged=len({entry.round for entry in ledger.entries}),
+        rounds_charged=len({entry.round for entry in ledger.entries if entry.what == "update"}),
         releases_charged=worst.releases,
         budget=asdict(max(budgets, key=lambda budget: budget.epsilon)) if budgets else None,
         least_budget=min((budget.epsilon for budget in budgets), default=None),
@@ -180,12 +183,12 @@ def _schedule(claim: ClaimDescription, account: Account, copies: int) -> Schedul
     return [(noise * found / first, count // copies) for found, count in executed if found is not None]
 
 
-def _released(noisy: str, private: bool, anything: bool) -> str:
+def _released(description: RunDescription, private: bool, anything: bool) -> str:
     if not anything:
         return "nothing yet"
-    if private:
-        return noisy
-    return "the exact sum of the clients' updates in every round"
+    noisy = description.method.released if private else "the exact sum of the clients' updates in every round"
+    beside = [query.released if private else query.released.replace("noisy", "exact") for query in description.queries]
+    return "; ".join([noisy, *beside])
 
 
 _WHOLE = {

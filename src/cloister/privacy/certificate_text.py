@@ -158,6 +158,15 @@ def _noise_range(noises: list[float]) -> str:
     return f"multiplier {most:.6g}" if few == most else f"multipliers from {few:.6g} to {most:.6g}"
 
 
+def _names(clients: list[str]) -> str:
+    """The names of a few clients; certificate.json has all."""
+    more = len(clients) - _FEW_NAMES
+    return ", ".join(clients[:_FEW_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+_FEW_NAMES = 12
+
+
 def _sensitivity(c: Certificate) -> str:
     if c.noise_place == "local":
         follows = "a threshold that follows the gradients, by priced queries"
@@ -178,6 +187,7 @@ def text(c: Certificate) -> str:
     """The certificate, for people."""
     rows = [
         ("protected unit", f"one {c.unit}"),
+        *((("clients", _names(c.clients)),) if c.clients else ()),
         ("adjacency", c.adjacency),
         ("released", c.released),
         ("must be trusted", c.trusted),

@@ -98,6 +98,19 @@ class ModelDescription:
 
 
 @dataclass(frozen=True)
+class QueryDescription:
+    """A priced query beside training: what it releases, how often at most, and under which noise.
+
+    There is one noise multiplier for all clients, or one for each where samples are protected.
+    """
+
+    name: str
+    released: str
+    times: int
+    noise_multipliers: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class RunDescription:
     """What is executed."""
 
@@ -119,6 +132,8 @@ class RunDescription:
     assumed_sensitivity: float | None
     """What a replicated paper takes it for, and scales its noise to."""
     denominator: float
+    queries: tuple[QueryDescription, ...]
+    """What is asked of the data beside training, each for a share of the budget."""
     trust: str
     adjacency: str | None
     """What the price is about, where it is not what the cohort says."""

@@ -13,7 +13,7 @@ import math
 from functools import lru_cache
 
 from cloister.errors import UnsupportedMechanismError
-from cloister.privacy.accountant import RDP_ORDERS, Accountant
+from cloister.privacy.accountant import RDP_ORDERS, Accountant, Releases
 from cloister.privacy.events import Event
 from cloister.privacy.pricing import pricing_of
 
@@ -59,16 +59,17 @@ def room_at(order: int, epsilon: float, delta: float) -> float:
     return epsilon - math.log1p(-1 / order) + (math.log(delta) + math.log(order)) / (order - 1)
 
 
-def best_order(event: Event, count: int, delta: float) -> int:
-    """The order at which so many releases of an event are cheapest: to be fixed before the first one."""
-    orders = [order for order in RDP_ORDERS if order == int(order) and order >= 2]
-    return int(min(orders, key=lambda order: epsilon_at(int(order), count * _divergence(event, int(order)), delta)))
+def best_order(event: Event, count: int, delta: float, beside: Releases = ()) -> int:
+    """The order at which so many releases of an event (and some others) are cheapest: fixed before the first one."""
+    orders = [int(order) for order in RDP_ORDERS if order == int(order) and order >= 2]
+    return min(orders, key=lambda order: filtered_epsilon(event, count, delta, order, beside))
 
 
-def filtered_epsilon(event: Event, count: int, delta: float, order: int | None = None) -> float:
+def filtered_epsilon(event: Event, count: int, delta: float, order: int | None = None, beside: Releases = ()) -> float:
     """What so many releases of an event, known in advance, cost under a filter (of the best order for them)."""
-    order = order or best_order(event, count, delta)
-    return epsilon_at(order, count * _divergence(event, order), delta)
+    order = order or best_order(event, count, delta, beside)
+    spent = sum(times * _divergence(released, order) for released, times in ((event, count), *beside))
+    return epsilon_at(order, spent, delta)
 
 
 @lru_cache(maxsize=2**16)

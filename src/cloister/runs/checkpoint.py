@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from cloister.runs.files import read_bytes, write_atomically
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cloister.core import MethodState
+    from cloister.core import MethodState, Tensors
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Checkpoint:
     engine: dict[str, Any]
     data: str
     metrics: str = ""
+    released: Tensors = field(default_factory=dict)
+    """What queries beside training have released so far."""
 
 
 def write(path: Path, checkpoint: Checkpoint, configuration: str) -> None:
@@ -42,7 +44,7 @@ def write(path: Path, checkpoint: Checkpoint, configuration: str) -> None:
     from cloister.core.state import flatten
 
     tensors = {"w": checkpoint.w.detach().cpu().contiguous()}
-    kept = flatten({"state": vars(checkpoint.state)})
+    kept = flatten({"state": vars(checkpoint.state), "released": checkpoint.released})
     tensors |= {name: tensor.detach().cpu().contiguous() for name, tensor in kept.items()}
     facts = {
         "round": str(checkpoint.round),
@@ -68,8 +70,16 @@ def read(path: Path, device: Any, configuration: str) -> Checkpoint:
 
     kept = unflatten({name: tensor.to(device) for name, tensor in tensors.items() if name != "w"})
     state = MethodState(**kept.get("state", {}))
-    w, engine = tensors["w"].to(device), json.loads(facts["engine"])
-    return Checkpoint(int(facts["round"]), w, state, facts["ledger_hash"], engine, facts["data"], facts["metrics_hash"])
+    return Checkpoint(
+        round=int(facts["round"]),
+        w=tensors["w"].to(device),
+        state=state,
+        hash=facts["ledger_hash"],
+        engine=json.loads(facts["engine"]),
+        data=facts["data"],
+        metrics=facts["metrics_hash"],
+        released=kept.get("released", {}),
+    )
 
 
 def tensors_and_facts(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:

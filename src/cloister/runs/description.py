@@ -22,6 +22,7 @@ from cloister.privacy.description import (
     MechanismDescription,
     MethodDescription,
     ModelDescription,
+    QueryDescription,
     RunDescription,
     TaskDescription,
 )
@@ -38,7 +39,13 @@ DRAWS = 5
 round that was paid for with other bits."""
 
 
-def describe_run(request: Request, fed: Federation, w: Tensor, budgets: Mapping[str, Budget]) -> RunDescription:
+def describe_run(
+    request: Request,
+    fed: Federation,
+    w: Tensor,
+    budgets: Mapping[str, Budget],
+    queries: tuple[QueryDescription, ...] = (),
+) -> RunDescription:
     """The description of a run; its hash is the run's identity, and is published with its certificate."""
     method, options = fed.method, request.options
     return RunDescription(
@@ -55,6 +62,7 @@ def describe_run(request: Request, fed: Federation, w: Tensor, budgets: Mapping[
         sensitivity=_sensitivity(fed),
         assumed_sensitivity=fed.sensitivity.assumed_l2,
         denominator=fed.denominator,
+        queries=queries,
         trust=method.trust or method.mechanism.trust,
         adjacency=method.adjacency,
         upload_bytes=_upload(fed, w),

@@ -8,6 +8,7 @@ from functools import partial
 
 from cloister.core import Method
 from cloister.errors import CloisterError, expect
+from cloister.privacy.accountant import Releases
 from cloister.privacy.budgets import Budget
 from cloister.privacy.calibration import Cost, calibrate
 from cloister.privacy.certificate_text import large_delta
@@ -42,6 +43,8 @@ class Clients:
     charge: Callable[[Method, float, int], Charge]
     overlap: bool = False
     always: bool = True
+    beside: Callable[[float, int], Releases] = lambda target, units: ()
+    """What is released beside training to one of so many units, for a target."""
 
     def differ(self, method: Method) -> bool:
         """Whether clients may come to have spent different things."""
@@ -74,7 +77,13 @@ def calibrate_noise(
         multiplier = _known_noise(known)
         if multiplier is None:
             assert epsilon is not None
-            multiplier = calibrate(lambda z: price(with_noise(method, z)), releases, float(epsilon), delta)
+            multiplier = calibrate(
+                lambda z: price(with_noise(method, z)),
+                releases,
+                float(epsilon),
+                delta,
+                beside=clients.beside(float(epsilon), len(clients.sizes)),
+            )
         method = with_noise(method, multiplier)
     return Noise(method, (), {} if epsilon is None else {method.unit: Budget(float(epsilon), delta)})
 
@@ -182,10 +191,12 @@ def _common_order(method: Method, clients: Clients, asked: list[tuple[float, int
     """The Renyi order at which the neediest client does best."""
     needs = {}
     for target, samples in set(asked):
-        noise = _noise_for(method, clients, target, samples, delta, None, None, price=filtered_epsilon)
+        beside = clients.beside(target, samples)
+        price = partial(filtered_epsilon, beside=beside)
+        noise = _noise_for(method, clients, target, samples, delta, None, None, price=price)
         charge = clients.charge(method, noise, samples)
-        order = best_order(charge.event, charge.count * clients.participations, delta)
-        cost = filtered_epsilon(charge.event, charge.count * clients.participations, delta) / target
+        order = best_order(charge.event, charge.count * clients.participations, delta, beside)
+        cost = filtered_epsilon(charge.event, charge.count * clients.participations, delta, order, beside) / target
         needs[noise, cost] = order
     return needs[max(needs)]
 
@@ -211,8 +222,9 @@ def _noise_for(
         return clients.charge(method, noise, samples).event
 
     releases = clients.charge(method, 1.0, samples).count * clients.participations
-    by_order = price if order is None else partial(filtered_epsilon, order=order)
-    return calibrate(event, releases, target, delta, price=by_order)
+    beside = clients.beside(target, samples)
+    by_order = price if order is None else partial(filtered_epsilon, order=order, beside=beside)
+    return calibrate(event, releases, target, delta, price=by_order, beside=beside)
 
 
 def _known_noise(known: RunDescription | None) -> float | None:

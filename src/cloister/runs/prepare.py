@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from cloister.client.objective import explained, objective_of
 from cloister.client.population import Population
+from cloister.client.standardization import Standardization
 from cloister.core import Batch, Method, Objective, Samples
 from cloister.core.hashing import hash_of
 from cloister.core.precision import expect_precision
 from cloister.errors import CloisterError, expect_type
 from cloister.privacy.budgets import Budget
-from cloister.privacy.description import RunDescription
+from cloister.privacy.description import QueryDescription, RunDescription
 from cloister.privacy.events import Event
 from cloister.privacy.ledger import Charge, Ledger
 from cloister.random.streams import Streams
@@ -25,6 +26,7 @@ from cloister.round.bind import Federation, bind, bind_method, charge_of, event_
 from cloister.runs.description import describe_run, made_of_noise
 from cloister.runs.evaluate import Score, scorer
 from cloister.runs.noise import Clients, Noise, calibrate_noise, expect_small_delta, with_noise
+from cloister.runs.queries import Queries, expect_gaussian, plan_queries
 from cloister.runs.request import DTYPES, Request
 
 
@@ -39,6 +41,13 @@ class Ready:
     description: RunDescription
     fingerprint: str
     """Of the data; never part of what is published."""
+    queries: Queries
+    standardization: Standardization | None = None
+    """Which a query sets before the first round."""
+
+    def noise_of_query(self, name: str) -> tuple[float, ...]:
+        """The noise multipliers of one of the queries."""
+        return next(query.noise_multipliers for query in self.description.queries if query.name == name)
 
     def model_at(self, w: Tensor) -> nn.Module:
         """The module with these parameters."""
@@ -59,16 +68,37 @@ class Placed:
 
 def prepare(request: Request, known: RunDescription | None = None) -> Ready:
     """Check, calibrate and describe. `known` is the description of a run that is being resumed."""
+    request, standardization = _standardized(request)
     placed = _place(request)
-    fed, noise = _federation(request, placed, known)
+    queries = plan_queries(request)
+    fed, noise = _federation(request, placed, queries, known)
+    expect_gaussian(fed.method, queries)
     if not request.options.allow_large_delta:
         expect_small_delta(request.delta, noise, fed.population.counts.tolist())
     _expect_a_round(fed, noise.budgets)
-    description = describe_run(request, fed, placed.w, noise.budgets)
+    description = describe_run(request, fed, placed.w, noise.budgets, _described(queries, request))
     fingerprint = request.task.fingerprint()
     fed = _with_own_noise(fed, placed.w, description, fingerprint)
     score = scorer(placed.module, placed.objective.layout, request.task, placed.w)
-    return Ready(fed, placed.module, placed.w, score, description, fingerprint)
+    return Ready(fed, placed.module, placed.w, score, description, fingerprint, queries, standardization)
+
+
+def _standardized(request: Request) -> tuple[Request, Standardization | None]:
+    """The request with inputs that a query is to standardize, if one is asked for."""
+    options, task = request.options, request.task
+    if options.standardize is None:
+        return request, None
+    device, dtype = _device(options.device), DTYPES[options.dtype]
+    some = task.population.to(device, dtype).inputs[:1]
+    standardization = Standardization.begin(task.preprocessing, some, dtype, options.standardize_bound)
+    return replace(request, task=replace(task, preprocessing=standardization.preprocessing)), standardization
+
+
+def _described(queries: Queries, request: Request) -> tuple[QueryDescription, ...]:
+    sizes = request.task.population.counts.tolist()
+    return queries.describe(
+        {query.name: queries.noises(query, request.epsilon, request.delta, sizes) for query in queries.planned}
+    )
 
 
 def _place(request: Request) -> Placed:
@@ -87,7 +117,9 @@ def _place(request: Request) -> Placed:
     )
 
 
-def _federation(request: Request, placed: Placed, known: RunDescription | None) -> tuple[Federation, Noise]:
+def _federation(
+    request: Request, placed: Placed, queries: Queries, known: RunDescription | None
+) -> tuple[Federation, Noise]:
     """The federation with calibrated noise: the one place where a method is completed and priced."""
     task, cohort, layout, clients = request.task, request.cohort, placed.objective.layout, request.task.clients
     norms = cache(partial(_norms_on_noise, placed.objective, placed.w, placed.population))
@@ -108,7 +140,14 @@ def _federation(request: Request, placed: Placed, known: RunDescription | None) 
         request.method,
         price,
         cohort.releases(request.rounds, clients),
-        Clients(task.population.counts.tolist(), participations, charge, task.copies > 1, always),
+        Clients(
+            task.population.counts.tolist(),
+            participations,
+            charge,
+            task.copies > 1,
+            always,
+            lambda target, units: queries.beside(target, request.delta, units),
+        ),
         request.epsilon,
         request.delta,
         known,

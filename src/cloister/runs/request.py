@@ -21,6 +21,8 @@ from cloister.errors import (
     expect_delta,
     expect_epsilon,
     expect_one_of,
+    expect_positive,
+    expect_share,
     expect_type,
 )
 
@@ -42,6 +44,11 @@ class Options:
     seed: Annotated[int, "seed of everything random in a simulation"] = 0
     secure_rng: Annotated[bool, "true: cohorts and noise come from the operating system, not from the seed"] = False
     device: Annotated[str, "cpu, cuda, cuda:1, ..."] = "cpu"
+    standardize: Annotated[
+        float | None,
+        "share of the budget (0.05, say) for a private mean and variance of the inputs, by which they are standardized",
+    ] = None
+    standardize_bound: Annotated[float, "inputs count as within +-bound in that mean and variance"] = 1.0
     dtype: Annotated[str, "float32 or float64"] = "float32"
     precision: Annotated[str, "exact; on a GPU also tf32 or bf16: faster, coarser products and convolutions"] = "exact"
     allow_large_delta: Annotated[bool, "true: accept a delta that publishing one client's data would satisfy"] = False
@@ -56,6 +63,9 @@ class Options:
         expect_count("seed", self.seed, "any whole number that is not negative", least=0, most=2**63 - 1)
         for name, value in (("secure_rng", self.secure_rng), ("allow_large_delta", self.allow_large_delta)):
             expect_type(name, value, bool, "True or False", "give one of them")
+        if self.standardize is not None:
+            expect_share("standardize", self.standardize, "the share of the budget that goes into mean and variance")
+        expect_positive("standardize_bound", self.standardize_bound, "1 suits inputs that were scaled to -1 to 1")
         expect_type("device", self.device, str, "the name of a device", 'give "cpu", "cuda" or "cuda:1"')
         expect_one_of("dtype", self.dtype, DTYPES)
         expect_one_of("precision", self.precision, PRECISIONS)

@@ -144,7 +144,9 @@ def _lead(ranks: engines.Ranks, training: Training, bar: Progress) -> Run:
     assert isinstance(training.engine, engines.Sharded)
     try:
         with engines.in_words_when_stopped():
-            ranks.broadcast((engines.describe(training.engine.inner), training.ready.fed.streams))
+            training.release_statistics()
+            told = engines.describe(training.engine.inner), training.ready.fed.streams, training.at.released
+            ranks.broadcast(told)
             found = training.train(bar)
             training.engine.dismiss()
             ranks.broadcast((replace(found, model=nn.Identity()), training.at.w.cpu()))  # not every model can be sent
@@ -157,7 +159,9 @@ def _lead(ranks: engines.Ranks, training: Training, bar: Progress) -> Run:
 def _assist(ranks: engines.Ranks, ready: Ready) -> Run:
     """Compute a share of every round, and return what rank 0 returns."""
     with engines.in_words_when_stopped():
-        engine, streams = ranks.broadcast()  # a resumed run may have new ones
+        engine, streams, released = ranks.broadcast()  # a resumed run may have new ones
+        if ready.standardization is not None:
+            ready.standardization.load(released)
         engines.assist(engines.restore(engine), ranks, replace(ready.fed, streams=streams), ready.w)
         found: Run
         found, w = ranks.broadcast()

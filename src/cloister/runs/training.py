@@ -37,6 +37,7 @@ from cloister.runs.resume import (
     with_streams,
 )
 from cloister.runs.round_log import RoundLog
+from cloister.runs.statistics import statistics
 
 
 @dataclass(frozen=True, repr=False)
@@ -141,6 +142,7 @@ class Training:
         started, stopped = time.perf_counter(), None
         self.log.start(bar)
         try:
+            self.release_statistics()
             while self.at.round < self.ready.description.rounds and stopped is None:
                 try:
                     self._round(self.at.round + 1)
@@ -162,6 +164,17 @@ class Training:
             seconds=time.perf_counter() - started,
             stopped=stopped,
         )
+
+    def release_statistics(self) -> None:
+        """Standardize the inputs, where that is asked for: by what was released before, or by a query of now."""
+        if self.ready.standardization is None:
+            return
+        if not self.at.released:
+            released = statistics(self.ready, self.ledger)
+            self.at = replace(self.at, released=released, hash=self.ledger.hash)
+            self._checkpoint()
+            self._wait()
+        self.ready.standardization.load(self.at.released)
 
     def _round(self, number: int) -> None:
         fed = self.ready.fed

@@ -1,0 +1,131 @@
+"""Priced queries beside training: a sum over everybody's data, paid for before it is computed.
+
+Every sample contributes a vector of norm at most 1, which is enforced here, whatever the caller computes. Where clients
+are protected, a client contributes the mean of its samples' vectors, and noise is added to the sum over all clients.
+Where samples are, every client adds noise to the sum over its own samples, and pays from its own account.
+
+Guarantee: noise of standard deviation `noise_multiplier` in every coordinate of what leaves, for a sum that one
+protected unit moves by 1 at most (by 2, where it is replaced, which the event's price knows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cloister.client.population import Population
+from cloister.errors import BudgetExceededError, CloisterError
+from cloister.privacy.events import Adjacency, Event, FixedSizeGaussian, Gaussian, NonPrivate
+from cloister.privacy.ledger import Charge, Ledger
+from cloister.privacy.unit import ProtectedUnit, sample_account
+from cloister.round.bind import Federation
+from cloister.round.run_round import SERVER
+
+_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is asked: the vectors [b, length] of some samples (their inputs and labels)."""
+
+    name: str
+    """What the ledger calls it."""
+    length: int
+    vectors: Callable[[Tensor, Tensor], Tensor]
+    noise_multipliers: tuple[float, ...]
+    """Every client's, where samples are protected; otherwise one for all."""
+
+    def noise_of(self, client: int) -> float:
+        """The noise multiplier that covers a client's contribution."""
+        return self.noise_multipliers[client if len(self.noise_multipliers) > 1 else 0]
+
+
+@dataclass(frozen=True)
+class QueryAnswer:
+    """The noisy mean of the vectors, and the standard deviation of the noise in each of its coordinates."""
+
+    mean: Tensor
+    noise: float
+
+
+def query_event(adjacency: Adjacency | None, noise_multiplier: float, units: int) -> Event:
+    """What a query over all of so many units costs one of them, under the adjacency of the run's other releases."""
+    if not noise_multiplier:
+        return NonPrivate()
+    if adjacency is Adjacency.REPLACE_ONE:
+        return FixedSizeGaussian(noise_multiplier, units, units)
+    return Gaussian(noise_multiplier)
+
+
+def ask(
+    fed: Federation, ledger: Ledger, query: Query, charges: dict[str, Charge], population: Population, round: int
+) -> QueryAnswer:
+    """Pay for a query over the samples of a population, and answer it. Nothing is returned before it is on the disk."""
+    if population.here is not None:
+        raise CloisterError(
+            f"Expected all clients' samples in this process for the {query.name} query, found some elsewhere: leave "
+            "it out of a federation of nodes."
+        )
+    refused = ledger.charge_each(charges, round=round, what=query.name, repeatable=fed.streams.replays)
+    if refused and len(refused) == len(charges):
+        raise BudgetExceededError(next(iter(refused.values())))
+    sums, counts = _sums(query, population), population.counts.double()
+    answered = (_of_clients if fed.unit is ProtectedUnit.CLIENT else _of_samples)(
+        fed, query, sums, counts, refused, round
+    )
+    ledger.sync()
+    return answered
+
+
+def _of_clients(
+    fed: Federation, query: Query, sums: Tensor, counts: Tensor, refused: dict[str, str], round: int
+) -> QueryAnswer:
+    """The sum over all clients of their means, with noise that the server adds, or that the clients share."""
+    clients, noise = len(counts), query.noise_of(0)
+    total = (sums / counts.clamp(min=1).unsqueeze(1)).sum(0)
+    place = fed.method.mechanism.place
+    if noise and place == "distributed":
+        for client in range(clients):
+            total += noise * clients**-0.5 * fed.streams.protective_normal(total, query.name, round, client)
+    elif noise:
+        total += noise * fed.streams.protective_normal(total, query.name, round, SERVER)
+    return QueryAnswer(total / clients, noise / clients)
+
+
+def _of_samples(
+    fed: Federation, query: Query, sums: Tensor, counts: Tensor, refused: dict[str, str], round: int
+) -> QueryAnswer:
+    """The sum over the clients that could pay, each of which adds its own noise; their sizes are declared."""
+    total, samples, variance = sums.new_zeros(query.length), 0.0, 0.0
+    for client in range(len(counts)):
+        if not counts[client] or sample_account(client) in refused:
+            continue
+        noise = query.noise_of(client)
+        own = sums[client]
+        if noise:
+            own = own + noise * fed.streams.protective_normal(own, query.name, round, client)
+        total, samples, variance = total + own, samples + float(counts[client]), variance + noise**2
+    return QueryAnswer(total / max(samples, 1.0), variance**0.5 / max(samples, 1.0))
+
+
+def _sums(query: Query, population: Population) -> Tensor:
+    """Every client's sum of its samples' vectors [clients, length], each of norm at most 1, on the host."""
+    sums = torch.zeros(population.clients, query.length, dtype=torch.float64)
+    for owners, rows in _rows(population):
+        found = query.vectors(population.inputs[rows], population.labels[rows]).detach().double().cpu()
+        norms = found.norm(dim=1, keepdim=True)
+        found = torch.where(norms.isfinite(), found / norms.clamp(min=1.0), 0.0)
+        sums.index_add_(0, owners, found)
+    return sums
+
+
+def _rows(population: Population) -> Iterator[tuple[Tensor, Tensor]]:
+    """Some samples at a time: whose they are, and where they lie."""
+    counts, starts = population.counts, population.starts.cpu()
+    owners = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    places = torch.arange(len(owners)) - (counts.cumsum(0) - counts)[owners] + starts[owners]
+    placed = places.to(population.inputs.device)
+    yield from zip(torch.split(owners, _ROWS), torch.split(placed, _ROWS), strict=True)
