@@ -175,6 +175,11 @@ def _check_outputs(outputs: Any, loss: Loss, labels: Tensor, classes: int | None
                 f"{loss.name}, found outputs of shape {tuple(found.shape)} for {len(labels)} samples: change the width "
                 "of the model's last layer."
             )
+    if loss.name == "next_token" and found.shape[:-1] != labels.shape:
+        raise CloisterError(
+            f"Expected outputs of shape [samples, positions, tokens] for labels of shape {tuple(labels.shape)}, found "
+            f"{tuple(found.shape)}: make the model answer at every position, or label windows with one token each."
+        )
     with explained(f"a loss that takes the model's outputs of shape {tuple(found.shape)}"):
         losses = loss(outputs, labels)
     if losses.dim() == 0 or len(losses) != len(labels):

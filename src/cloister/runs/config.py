@@ -132,7 +132,7 @@ def _chosen(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, str]
 
 
 def _defaults(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    return data.DEFAULTS.get(str(values.get("data", PARTS["data"].default)), {})
+    return data.defaults_of(str(values.get("data", PARTS["data"].default)), values)
 
 
 @dataclass(frozen=True)
