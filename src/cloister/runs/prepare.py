@@ -26,7 +26,7 @@ from cloister.round.bind import Federation, bind, bind_method, charge_of, event_
 from cloister.runs.description import describe_model, describe_run, made_of_noise
 from cloister.runs.evaluate import Score, scorer
 from cloister.runs.noise import Clients, Noise, calibrate_noise, expect_small_delta, with_noise
-from cloister.runs.own_models import expect_real, initialized
+from cloister.runs.own_models import expect_numbers, expect_plain, initialized
 from cloister.runs.request import DTYPES, Request
 
 
@@ -85,7 +85,7 @@ def _place(request: Request) -> Placed:
     model = request.model if request.model is not None else task.model
     weights = request.adaptation.read()
     module = _adapted(_module(model, streams), request, weights, streams)
-    with explained("a model whose parameters can be put on the device"):
+    with explained("a model whose parameters can be put on the device", "choose another device, or a smaller model"):
         module = module.to(device, dtype).train()
     people = task.population.to(device, dtype)
     objective = objective_of(module, task.loss, people.inputs[:2], people.labels[:2], task.classes, task.preprocessing)
@@ -185,7 +185,7 @@ def _module(model: nn.Module | Callable[[], nn.Module], streams: Streams) -> nn.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(streams.key("init") & (2**63 - 1))
         try:
-            with explained("a model that can be made"):
+            with explained("a model that can be made", "fix the function that makes it"):
                 made = model()
         except (CloisterError, MemoryError) as error:
             if not isinstance(error, MemoryError) and "allocate" not in str(error):
@@ -201,8 +201,9 @@ def _adapted(module: nn.Module, request: Request, weights: Weights | None, strea
     """The model as it is trained; what is random in that follows from the run's seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(streams.key("adaptation") & (2**63 - 1))
+        expect_plain(module)
         module = initialized(module, request.task)
-        expect_real(module)
+        expect_numbers(module)
         with explained("a model that can be adapted"):
             return request.adaptation.apply(module, weights)
 
