@@ -173,6 +173,12 @@ def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes:
 
 def _check_outputs(outputs: Any, loss: Loss, labels: Tensor, classes: int | None) -> None:
     found = main_output(outputs)
+    if loss.classes and found.dim() > 1 and found.dim() != labels.dim() + 1:
+        wanted = "once for each label, with a number for each class"
+        raise CloisterError(
+            f"Expected a model that answers {wanted}, found outputs of shape {tuple(found.shape)} for labels of shape "
+            f"{tuple(labels.shape)}: make it answer at every position, or only once, or label samples likewise."
+        )
     if not loss.own or classes is not None:
         width = labels.shape[1] if labels.dim() > 1 else 1
         wanted, exact = loss.outputs(classes, width), not loss.classes and not loss.own
@@ -183,11 +189,6 @@ def _check_outputs(outputs: Any, loss: Loss, labels: Tensor, classes: int | None
                 f"{loss.name}, found outputs of shape {tuple(found.shape)} for {len(labels)} samples: change the width "
                 "of the model's last layer."
             )
-    if loss.name == "next_token" and found.shape[:-1] != labels.shape:
-        raise CloisterError(
-            f"Expected outputs of shape [samples, positions, tokens] for labels of shape {tuple(labels.shape)}, found "
-            f"{tuple(found.shape)}: make the model answer at every position, or label windows with one token each."
-        )
     with explained(f"a loss that takes the model's outputs of shape {tuple(found.shape)}"):
         losses = loss(outputs, labels)
     if losses.dim() == 0 or len(losses) != len(labels):
