@@ -83,7 +83,7 @@ class Attention(nn.Module):
         if theirs.bias_k is not None or theirs.add_zero_attn:
             raise CloisterError(
                 "Expected an nn.MultiheadAttention without add_bias_kv and add_zero_attn, found one with them: leave "
-                "them out, or name other layers."
+                "them out."
             )
         biased, width = theirs.in_proj_bias is not None, theirs.embed_dim
         ours = cls(width, theirs.num_heads, theirs.dropout, biased, theirs.kdim, theirs.vdim, theirs.batch_first)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from cloister.errors import CloisterError, expect, expect_count, expect_positive
-from cloister.models.attention import Attention
+from cloister.models.attention import Attention, split_attention
 from cloister.models.names import as_patterns, chosen, matches
 from cloister.models.replacing import replaced
 
@@ -55,8 +55,8 @@ def lora(
     """A copy in which linear layers have adapters, and nothing else is trained.
 
     A layer so small that its own weights are fewer numbers than the adapter's is trained itself. Each
-    nn.MultiheadAttention with an adapter becomes an `Attention`, whose query, key, value and output are linear layers.
-    Convolutions have no adapters.
+    nn.MultiheadAttention becomes an `Attention`, whose query, key, value and output are linear layers. Convolutions
+    have no adapters.
 
     Args:
         rank: of the adapters; a few, such as 4.
@@ -72,7 +72,7 @@ def lora(
     alpha = float(rank) if alpha is None else alpha
     expect_positive("lora_alpha", alpha, "adapters are scaled by alpha / rank")
     patterns = as_patterns("lora_targets", targets)
-    module = _with_split_attention(module, patterns)
+    module = split_attention(module)  # a copy
     whole = _trained(module, as_patterns("lora_train", train))
     wanted = [layer for layer in _targets(module, patterns).values() if not _among(layer.weight, whole)]
     large = [layer for layer in wanted if rank <= min(layer.weight.shape)]
@@ -101,33 +101,17 @@ def merge_lora(module: nn.Module) -> nn.Module:
     module = copy.deepcopy(module)
     module = replaced(module, lambda part: part.merged() if isinstance(part, LoraLinear) else None)
     module = replaced(module, lambda part: part.joined() if isinstance(part, Attention) and part.was_torchs else None)
-    return module.requires_grad_(True)
-
-
-def _with_split_attention(module: nn.Module, targets: tuple[str, ...]) -> nn.Module:
-    """A copy whose nn.MultiheadAttention that are to be adapted have layers that can be."""
-    module = copy.deepcopy(module)
-    split = {
-        id(part): Attention.of(part)
-        for name, part in module.named_modules(remove_duplicate=False)
-        if isinstance(part, nn.MultiheadAttention) and _named(name, targets)
-    }
-    return replaced(module, lambda part: split.get(id(part)))
-
-
-def _named(name: str, targets: tuple[str, ...]) -> bool:
-    """Whether some layer of an attention of that name is a target."""
-    layers = [f"{name}.{own}".lstrip(".") for own in ("query", "key", "value", "output")]
-    return not targets or any(matches(pattern, layer) for pattern in targets for layer in layers)
+    for parameter in module.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    return module
 
 
 def _linear_layers(module: nn.Module) -> dict[str, nn.Linear]:
-    """Every linear layer by each of its names, but for those that an nn.MultiheadAttention goes past."""
+    """Every linear layer by each of its names."""
     parts = dict(module.named_modules(remove_duplicate=False))
     adapted = any(isinstance(part, LoraLinear) for part in parts.values())
     expect(not adapted, "a model without adapters", "one that has them", "fold them in with merge_lora(model) first")
-    inner = {id(p.out_proj) for p in parts.values() if isinstance(p, nn.MultiheadAttention)}
-    return {n: part for n, part in parts.items() if isinstance(part, nn.Linear) and id(part) not in inner}
+    return {name: part for name, part in parts.items() if isinstance(part, nn.Linear)}
 
 
 def _targets(module: nn.Module, patterns: tuple[str, ...]) -> dict[str, nn.Linear]:
