@@ -118,8 +118,8 @@ def _refuse_batch_norm(module: nn.Module) -> None:
         if isinstance(part, _NormBase) and ("BatchNorm" in type(part).__name__ or part.track_running_stats):
             raise CloisterError(
                 f"Expected a model without {type(part).__name__} (found at {name or 'the top'!r}): it mixes samples "
-                "and its running statistics would leave the client unclipped, so convert the model with "
-                "cloister.models.group_norm(model)."
+                "and its running statistics would leave the client unclipped, so convert the model with batch_norm = "
+                "group_norm, or with cloister.models.group_norm(model)."
             )
 
 
@@ -132,6 +132,7 @@ def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes:
                 "anew, or load other weights."
             )
     key = torch.zeros((), dtype=torch.int64, device=inputs.device)
+    given = inputs.clone()
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.no_grad(), torch.random.fork_rng(devices=[]), _training(module):
         with explained(f"a model that takes inputs of shape {tuple(inputs.shape)}"):
@@ -154,10 +155,17 @@ def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes:
             f"Expected a model that makes finite numbers of the data, found {found[~found.isfinite()][0].item()}: "
             "scale the inputs, or fix the model."
         )
+    if not torch.equal(inputs, given):
+        raise CloisterError(
+            "Expected a model that leaves its inputs as they are, found that it changes them in place: write x = x + 1 "
+            "for x += 1, and leave out inplace=True in the first layer."
+        )
     if not torch.equal(found, main_output(repeated)):
+        attention = any(isinstance(part, nn.MultiheadAttention) and part.dropout for part in module.modules())
+        convert = "convert nn.MultiheadAttention with cloister.models.split_attention(model)"
         raise CloisterError(
             "Expected the model's randomness to come from dropout layers alone, found other random draws in its "
-            "forward pass: use torch.nn.Dropout or torch.nn.functional.dropout."
+            f"forward pass: {convert if attention else 'use torch.nn.Dropout or torch.nn.functional.dropout'}."
         )
     _check_outputs(outputs, loss, labels, classes)
     return bool(mode.calls)
@@ -165,6 +173,12 @@ def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes:
 
 def _check_outputs(outputs: Any, loss: Loss, labels: Tensor, classes: int | None) -> None:
     found = main_output(outputs)
+    if loss.classes and found.dim() > 1 and found.dim() != labels.dim() + 1:
+        wanted = "once for each label, with a number for each class"
+        raise CloisterError(
+            f"Expected a model that answers {wanted}, found outputs of shape {tuple(found.shape)} for labels of shape "
+            f"{tuple(labels.shape)}: make it answer at every position, or only once, or label samples likewise."
+        )
     if not loss.own or classes is not None:
         width = labels.shape[1] if labels.dim() > 1 else 1
         wanted, exact = loss.outputs(classes, width), not loss.classes and not loss.own
@@ -185,17 +199,17 @@ def _check_outputs(outputs: Any, loss: Loss, labels: Tensor, classes: int | None
 
 
 @contextmanager
-def explained(expectation: str) -> Iterator[None]:
+def explained(expectation: str, remedy: str = "make model, loss and data fit each other") -> Iterator[None]:
     """What torch says of a misfit, in the form of all errors."""
     try:
         yield
     except CloisterError:
         raise
-    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+    except Exception as error:  # a model or a loss of somebody else's may fail in any way
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CloisterError(
-            f"Expected {expectation}, found that it fails ({reason}): make model, loss and data fit each other."
-        ) from error
+        if isinstance(error, (KeyError, AssertionError)):  # whose words say little by themselves
+            reason = f"{type(error).__name__}: {reason}"
+        raise CloisterError(f"Expected {expectation}, found that it fails ({reason}): {remedy}.") from error
 
 
 @contextmanager

@@ -31,7 +31,9 @@ class Layout:
         8
         """
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        expect(bool(named), "a model with trainable parameters", type(module).__name__, "unfreeze some of them")
+        expect(
+            bool(named), "a model with trainable parameters", type(module).__name__, "give it some, or unfreeze them"
+        )
         kinds = {p.dtype for p in named.values()}
         if len(kinds) > 1 or not next(iter(kinds)).is_floating_point:
             raise CloisterError(

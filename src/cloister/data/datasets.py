@@ -7,14 +7,14 @@ Each can set `public_samples` training samples aside as public data before the r
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from torch import nn
 
+from cloister.client.losses import next_token
 from cloister.client.preprocessing import Preprocessing, images
 from cloister.data.arguments import Augment, Features, Public
 from cloister.data.digits import digits
@@ -23,8 +23,8 @@ from cloister.data.partitioners import Partition, iid, natural
 from cloister.data.raw import RawData, Samples
 from cloister.data.storage import data_folder
 from cloister.data.task import Task
-from cloister.errors import expect
-from cloister.models import char_lstm, scatter, scatter_linear
+from cloister.errors import expect, expect_one_of
+from cloister.models import char_lstm, char_transformer, scatter, scatter_linear
 
 
 def mnist(
@@ -142,13 +142,32 @@ def heart(
 def shakespeare(
     partition: Partition | None = None,
     length: Annotated[int, "characters that the next one is guessed from"] = 80,
+    targets: Annotated[
+        Literal["next", "every"], "next: guess what follows a window; every: what follows each of its characters"
+    ] = "next",
     public_samples: Public = 0,
 ) -> Task:
-    """Shakespeare by role: the next character after `length` others."""
-    raw = _read("shakespeare", length=length)
-    return partition_data(
-        raw, partition or natural(), "shakespeare", model=_lstm(raw, length), public_samples=public_samples
-    )
+    """Shakespeare by role: the next character after `length` others, or after each of them (the loss next_token)."""
+    expect_one_of("targets", targets, ("next", "every"))
+    dealt = partition or natural()
+    if targets == "next":
+        raw = _read("shakespeare", length=length)
+        model = partial(char_lstm, (length,), raw.classes)
+        return partition_data(raw, dealt, "shakespeare", model=model, public_samples=public_samples)
+    raw = _read("shakespeare", every_target, length=length)
+    model = partial(char_transformer, (length,), raw.classes, every_position=True)
+    task = partition_data(raw, dealt, "shakespeare", model=model, public_samples=public_samples)
+    return replace(task, loss=next_token)
+
+
+def every_target(raw: RawData) -> RawData:
+    """Windows whose labels [n, length] are the character after each position; the last is the label of before."""
+
+    def shifted(part: Samples) -> Samples:
+        following = np.concatenate([part.inputs[:, 1:], part.labels[:, None]], axis=1)
+        return Samples(part.inputs, following, part.owners)
+
+    return replace(raw, train=shifted(raw.train), test=shifted(raw.test))
 
 
 CATALOGUE: dict[str, Callable[..., Task]] = {
@@ -174,6 +193,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "shakespeare": {"partition": "natural", "model": "char_lstm"},
 }
 """What goes with a set unless somebody says otherwise: samples that know their owners stay with them."""
+
+_EVERY = {"model": "char_transformer", "every_position": True}
+
+
+def defaults_of(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What goes with a set whose keys have these values."""
+    every = name == "shakespeare" and values.get("targets") == "every"
+    return {**DEFAULTS.get(name, {}), **(_EVERY if every else {})}
 
 
 def _read(name: str, derive: Callable[[RawData], RawData] | None = None, **options: Any) -> RawData:
@@ -212,7 +239,3 @@ def _preprocessing(raw: RawData, augment: bool, size: int | None = None) -> Prep
     frame = -(-((size or 0) - raw.train.inputs.shape[-1]) // 2)
     pad = max(4 if augment else 0, frame)
     return images(raw.mean, raw.std, pad=pad, size=size, crop=augment, flip=augment and photographs)
-
-
-def _lstm(raw: RawData, length: int) -> Callable[[], nn.Module]:
-    return partial(char_lstm, (length,), raw.classes)

@@ -13,7 +13,7 @@ from cloister.privacy.pricing import pricing_of
 
 if TYPE_CHECKING:
     from cloister.privacy.certificate import Certificate
-    from cloister.privacy.description import RunDescription, TaskDescription
+    from cloister.privacy.description import RunDescription, TaskDescription, WeightsDescription
 
 _MANY = 4
 """So many different events are listed one by one."""
@@ -48,6 +48,7 @@ def not_covered(description: RunDescription, delta: float, private: bool) -> lis
         "what the run started from: the initial model, the shape and type of the data, the constants that scale them "
         "and the number of classes count as public, and what was computed from the data before they were handed over "
         "(scaling, imputation, selection) is not covered",
+        *_loaded(description.model.weights),
         _declared(task.clients, samples),
         "floating-point arithmetic: the proof is for real numbers, the noise is drawn with finite precision",
     ]
@@ -78,6 +79,15 @@ def not_covered(description: RunDescription, delta: float, private: bool) -> lis
             f"{'sample' if samples else 'client'}'s data whole would satisfy it"
         )
     return gaps
+
+
+def _loaded(weights: WeightsDescription | None) -> list[str]:
+    if weights is None:
+        return []
+    return [
+        f"the weights it started from ({weights.file}, sha256 {weights.sha256}) count as public: if they were trained "
+        "on these clients' data, that is not covered"
+    ]
 
 
 def _of_the_data(task: TaskDescription, samples: bool) -> list[str]:

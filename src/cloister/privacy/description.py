@@ -89,12 +89,27 @@ class TaskDescription:
 
 
 @dataclass(frozen=True)
+class WeightsDescription:
+    """The file that a model started from, by its name, and the hash of its bytes."""
+
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class ModelDescription:
-    """The model's parameters, in the order of the flat vector, and what it does to made-up data."""
+    """The parameters that are trained, in the order of the flat vector, and what the model does to made-up data."""
 
     parameters: int
     behavior: tuple[float, ...]
     shapes: dict[str, tuple[int, ...]]
+    frozen: int
+    """How many parameters are not trained: public constants of the run."""
+    constants_sha256: str | None
+    """Of all that the model holds and does not train: frozen parameters and buffers."""
+    adaptation: Part
+    """What was done to the model before it was trained."""
+    weights: WeightsDescription | None
 
 
 @dataclass(frozen=True)

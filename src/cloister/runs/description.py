@@ -8,13 +8,15 @@ from dataclasses import replace
 from importlib.metadata import version
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cloister.client.objective import explained
 from cloister.client.population import Population
 from cloister.core import Batching, describe
+from cloister.core.hashing import hash_of
 from cloister.data.task import Task
 from cloister.engine import Loop
+from cloister.models.weights import Weights
 from cloister.privacy.budgets import Budget
 from cloister.privacy.description import (
     ClaimDescription,
@@ -25,6 +27,7 @@ from cloister.privacy.description import (
     QueryDescription,
     RunDescription,
     TaskDescription,
+    WeightsDescription,
 )
 from cloister.privacy.events import to_json
 from cloister.privacy.unit import ProtectedUnit, sample_account
@@ -44,6 +47,7 @@ def describe_run(
     fed: Federation,
     w: Tensor,
     budgets: Mapping[str, Budget],
+    model: ModelDescription,
     queries: tuple[QueryDescription, ...] = (),
 ) -> RunDescription:
     """The description of a run; its hash is the run's identity, and is published with its certificate."""
@@ -53,7 +57,7 @@ def describe_run(
         cohort=CohortDescription(fed.cohort.name, dict(fed.cohort.settings), fed.cohort.executed),
         batch_sampling=_batch_sampling(method.local.batching),
         task=_task(request.task, samples=method.unit == "sample"),
-        model=_model(fed, w),
+        model=model,
         rounds=request.rounds,
         delta=request.delta,
         budgets=dict(budgets),
@@ -111,10 +115,22 @@ def _task(task: Task, samples: bool) -> TaskDescription:
     )
 
 
-def _model(fed: Federation, w: Tensor) -> ModelDescription:
+def describe_model(
+    request: Request, fed: Federation, w: Tensor, module: nn.Module, weights: Weights | None
+) -> ModelDescription:
+    """The model: what is trained of it, and what it is beside that."""
     layout = fed.objective.layout
-    shapes = {name: tuple(shape) for name, shape in zip(layout.names, layout.shapes, strict=True)}
-    return ModelDescription(layout.size, _behavior(fed, w), shapes)
+    frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+    constants = {**frozen, **dict(module.named_buffers())}
+    return ModelDescription(
+        parameters=layout.size,
+        behavior=_behavior(fed, w),
+        shapes={name: tuple(shape) for name, shape in zip(layout.names, layout.shapes, strict=True)},
+        frozen=sum(p.numel() for p in frozen.values()),
+        constants_sha256=hash_of(constants) if constants else None,
+        adaptation=request.adaptation.to_json(),
+        weights=None if weights is None else WeightsDescription(weights.file, weights.sha256),
+    )
 
 
 def _batch_sampling(batching: Batching) -> str | None:

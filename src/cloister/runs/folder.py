@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-FORMAT = 4
+FORMAT = 5
 """Of a run folder; goes up whenever its files are to be read in another way."""
 
 

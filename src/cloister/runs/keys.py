@@ -165,8 +165,11 @@ def converted(key: Key, value: Any) -> Any:
         raise CloisterError(
             f"Expected {key.name} to be one of {', '.join(map(str, allowed))}, found {shown(value)}: choose one."
         )
-    if isinstance(value, list) and any(typing.get_origin(kind) is list for kind in kinds):
-        return [converted(replace(key, kind=float), one) for one in value]
+    inner = next((typing.get_args(kind)[0] for kind in kinds if typing.get_origin(kind) is list), None)
+    if inner is str and str not in kinds and isinstance(value, (str, int)) and not isinstance(value, bool):
+        value = [word.strip() for word in str(value).split(",")]  # a,b on the command line
+    if isinstance(value, list) and inner is not None:
+        return [converted(replace(key, kind=inner), one) for one in value]
     kinds = [kind for kind in kinds if typing.get_origin(kind) is not list]
     if float in kinds and isinstance(value, str) and (number := number_in(value)) is not None:
         value = number
@@ -175,7 +178,7 @@ def converted(key: Key, value: Any) -> Any:
     for kind in kinds:
         if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
             return value
-    wanted = " or ".join(_PLAIN[kind] for kind in kinds if kind in _PLAIN)
+    wanted = " or ".join([*(_PLAIN[kind] for kind in kinds if kind in _PLAIN), *(["a list of words"] * (inner is str))])
     raise CloisterError(
         f"Expected {key.name} to be {wanted}, found {shown(value)}: {key.help or f'it is a key of {key.owner}'}."
     )

@@ -37,6 +37,11 @@ def load(part: str, words: str) -> Callable[..., Any]:
         close = nearest(name, known, otherwise="check the name")
         raise CloisterError(f"Expected a function {name} in {module_name}, found none for {part} = {words}: {close}.")
     function: Callable[..., Any] = getattr(module, name)
+    if hasattr(function, "state_dict") and not isinstance(function, type):
+        raise CloisterError(
+            f"Expected a function or a class for {part} = {words}, found a {type(function).__name__} that is made "
+            f"already: name what makes it, so that its initial weights follow from the run's seed."
+        )
     try:
         inspect.signature(function)
     except (TypeError, ValueError):

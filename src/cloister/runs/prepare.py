@@ -17,15 +17,17 @@ from cloister.core import Batch, Method, Objective, Samples
 from cloister.core.hashing import hash_of
 from cloister.core.precision import expect_precision
 from cloister.errors import CloisterError, expect_type
+from cloister.models.weights import Weights
 from cloister.privacy.budgets import Budget
 from cloister.privacy.description import QueryDescription, RunDescription
 from cloister.privacy.events import Event
 from cloister.privacy.ledger import Charge, Ledger
 from cloister.random.streams import Streams
 from cloister.round.bind import Federation, bind, bind_method, charge_of, event_of
-from cloister.runs.description import describe_run, made_of_noise
+from cloister.runs.description import describe_model, describe_run, made_of_noise
 from cloister.runs.evaluate import Score, scorer
 from cloister.runs.noise import Clients, Noise, calibrate_noise, expect_small_delta, with_noise
+from cloister.runs.own_models import expect_numbers, expect_plain, initialized
 from cloister.runs.queries import Queries, expect_gaussian, plan_queries
 from cloister.runs.request import DTYPES, Request
 
@@ -64,6 +66,8 @@ class Placed:
     population: Population
     public_samples: Samples | None
     streams: Streams
+    weights: Weights | None
+    """Those of a file that the model starts from."""
 
 
 def prepare(request: Request, known: RunDescription | None = None) -> Ready:
@@ -76,7 +80,8 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
     if not request.options.allow_large_delta:
         expect_small_delta(request.delta, noise, fed.population.counts.tolist())
     _expect_a_round(fed, noise.budgets)
-    description = describe_run(request, fed, placed.w, noise.budgets, _described(queries, request))
+    model = describe_model(request, fed, placed.w, placed.module, placed.weights)
+    description = describe_run(request, fed, placed.w, noise.budgets, model, _described(queries, request))
     fingerprint = request.task.fingerprint()
     fed = _with_own_noise(fed, placed.w, description, fingerprint)
     score = scorer(placed.module, placed.objective.layout, request.task, placed.w)
@@ -108,13 +113,15 @@ def _place(request: Request) -> Placed:
     expect_precision(options.precision, device, dtype)
     streams = Streams(options.seed, secure=options.secure_rng)
     model = request.model if request.model is not None else task.model
-    module = _module(model, streams).to(device, dtype).train()
+    weights = request.adaptation.read()
+    module = _adapted(_module(model, streams), request, weights, streams)
+    with explained("a model whose parameters can be put on the device", "choose another device, or a smaller model"):
+        module = module.to(device, dtype).train()
     people = task.population.to(device, dtype)
     objective = objective_of(module, task.loss, people.inputs[:2], people.labels[:2], task.classes, task.preprocessing)
     public_samples = None if task.public_samples is None else _moved(task.public_samples, device, dtype)
-    return Placed(
-        module, objective.layout.flatten(dict(module.named_parameters())), objective, people, public_samples, streams
-    )
+    w = objective.layout.flatten(dict(module.named_parameters()))
+    return Placed(module, w, objective, people, public_samples, streams, weights)
 
 
 def _federation(
@@ -217,7 +224,7 @@ def _module(model: nn.Module | Callable[[], nn.Module], streams: Streams) -> nn.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(streams.key("init") & (2**63 - 1))
         try:
-            with explained("a model that can be made"):
+            with explained("a model that can be made", "fix the function that makes it"):
                 made = model()
         except (CloisterError, MemoryError) as error:
             if not isinstance(error, MemoryError) and "allocate" not in str(error):
@@ -227,6 +234,17 @@ def _module(model: nn.Module | Callable[[], nn.Module], streams: Streams) -> nn.
             ) from error
     expect_type("what model() makes", made, nn.Module, "a torch module", "return one")
     return made
+
+
+def _adapted(module: nn.Module, request: Request, weights: Weights | None, streams: Streams) -> nn.Module:
+    """The model as it is trained; what is random in that follows from the run's seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(streams.key("adaptation") & (2**63 - 1))
+        expect_plain(module)
+        module = initialized(module, request.task)
+        expect_numbers(module)
+        with explained("a model that can be adapted"):
+            return request.adaptation.apply(module, weights)
 
 
 def _device(name: str) -> torch.device:

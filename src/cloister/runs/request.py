@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -25,6 +25,7 @@ from cloister.errors import (
     expect_share,
     expect_type,
 )
+from cloister.models import Adaptation
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -92,6 +93,7 @@ class Request:
     delta: float | None = None
     model: nn.Module | Callable[[], nn.Module] | None = None
     options: Options = Options()
+    adaptation: Adaptation = field(default_factory=Adaptation)
 
     def __post_init__(self) -> None:
         method = "a Method such as cloister.methods.dp_fedavg(clip_norm=1.0, lr=0.1, local_steps=5)"

@@ -14,6 +14,7 @@ from cloister.core import Cohort, Method
 from cloister.core.arguments import flat_arguments
 from cloister.data.task import Task
 from cloister.errors import CloisterError, expect, expect_type
+from cloister.models import Adaptation
 from cloister.privacy.description import json_hash
 from cloister.runs.folder import RunFolder
 from cloister.runs.prepare import Ready, prepare
@@ -45,6 +46,7 @@ def run(
     folder: Annotated[str | Path | None, "where to keep the run; without one it cannot be resumed"] = None,
     resume: Annotated[bool, "continue the run in the folder, given the same method, task and settings"] = False,
     options: Options,
+    adaptation: Adaptation,
 ) -> Run:
     """Train, and certify what it cost.
 
@@ -55,7 +57,7 @@ def run(
     the same engine on the same kind of machine.
     """
     who, options = full() if cohort is None else cohort, _on_this_rank(options)
-    request = Request(method, task, rounds, who, epsilon, delta, model, options)
+    request = Request(method, task, rounds, who, epsilon, delta, model, options, adaptation)
     _expect_folder(folder, resume)
     ranks = engines.join()
     is_leader = ranks is None or ranks.is_leader
