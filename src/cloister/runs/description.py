@@ -32,13 +32,16 @@ from cloister.round import cohort_total
 from cloister.round.bind import Federation, over_made_up_clients
 from cloister.runs.folder import FORMAT
 from cloister.runs.request import Request
+from cloister.runs.selection import Selection
 
 DRAWS = 5
 """Goes up whenever the same seed gives other cohorts, batches or noise: a run resumed by other code would compute a
 round that was paid for with other bits."""
 
 
-def describe_run(request: Request, fed: Federation, w: Tensor, budgets: Mapping[str, Budget]) -> RunDescription:
+def describe_run(
+    request: Request, fed: Federation, w: Tensor, budgets: Mapping[str, Budget], selection: Selection
+) -> RunDescription:
     """The description of a run; its hash is the run's identity, and is published with its certificate."""
     method, options = fed.method, request.options
     return RunDescription(
@@ -66,6 +69,7 @@ def describe_run(request: Request, fed: Federation, w: Tensor, budgets: Mapping[
         software={name: version(name) for name in ("torch", "numpy")},
         draws=DRAWS,
         format=FORMAT,
+        selection=selection.to_json(),
     )
 
 

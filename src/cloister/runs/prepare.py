@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 import torch
@@ -26,6 +26,7 @@ from cloister.runs.description import describe_run, made_of_noise
 from cloister.runs.evaluate import Score, scorer
 from cloister.runs.noise import Clients, Noise, calibrate_noise, expect_small_delta, with_noise
 from cloister.runs.request import DTYPES, Request
+from cloister.runs.selection import Selection, Validate, public_validation
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class Ready:
     description: RunDescription
     fingerprint: str
     """Of the data; never part of what is published."""
+    selection: Selection = field(default_factory=Selection)
+    validate: Validate | None = None
+    """What a model is worth by data that are free to look at."""
 
     def model_at(self, w: Tensor) -> nn.Module:
         """The module with these parameters."""
@@ -64,11 +68,19 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
     if not request.options.allow_large_delta:
         expect_small_delta(request.delta, noise, fed.population.counts.tolist())
     _expect_a_round(fed, noise.budgets)
-    description = describe_run(request, fed, placed.w, noise.budgets)
+    selection = Selection.of(request.options, request.rounds)
+    description = describe_run(request, fed, placed.w, noise.budgets, selection)
     fingerprint = request.task.fingerprint()
     fed = _with_own_noise(fed, placed.w, description, fingerprint)
     score = scorer(placed.module, placed.objective.layout, request.task, placed.w)
-    return Ready(fed, placed.module, placed.w, score, description, fingerprint)
+    return Ready(fed, placed.module, placed.w, score, description, fingerprint, selection, _validation(request, placed))
+
+
+def _validation(request: Request, placed: Placed) -> Validate | None:
+    """What is watched beside the test set, where something is."""
+    if request.options.validation == "none":
+        return None
+    return public_validation(placed.module, placed.objective.layout, request.task, placed.w, request.options.watch)
 
 
 def _place(request: Request) -> Placed:
