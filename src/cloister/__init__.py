@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from cloister.privacy.budgets import Budget
     from cloister.privacy.calibration import calibrate
     from cloister.privacy.ledger import Ledger
+    from cloister.runs import trackers
+    from cloister.runs.callbacks import Callback, Record, StopTraining
     from cloister.runs.run import run
     from cloister.runs.training import Run
     from cloister.server.cohorts import cyclic, fixed_size, full, poisson
@@ -47,6 +49,9 @@ _DEFINED_IN = {
     "full": "server.cohorts",
     "fixed_size": "server.cohorts",
     "poisson": "server.cohorts",
+    "Callback": "runs.callbacks",
+    "Record": "runs.callbacks",
+    "StopTraining": "runs.callbacks",
     "Run": "runs.training",
     "run": "runs.run",
 }
@@ -55,6 +60,7 @@ _SUBPACKAGES = ("client", "data", "mechanisms", "methods", "models", "server", "
 __all__ = [
     "Budget",
     "BudgetExceededError",
+    "Callback",
     "CloisterError",
     "Cohort",
     "Corrupted",
@@ -62,8 +68,10 @@ __all__ = [
     "LocalRule",
     "Mechanism",
     "Method",
+    "Record",
     "Run",
     "ServerOptimizer",
+    "StopTraining",
     "Transform",
     "UnsupportedMechanismError",
     "calibrate",
@@ -78,11 +86,14 @@ __all__ = [
     "poisson",
     "run",
     "server",
+    "trackers",
     "transforms",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "trackers":
+        return importlib.import_module("cloister.runs.trackers")
     if name in _SUBPACKAGES:
         return importlib.import_module(f"cloister.{name}")
     if name in _DEFINED_IN:

@@ -55,6 +55,16 @@ ENTRIES: dict[str, Entry] = {
     ),
     "dp_fedavg distributed": Entry(cl.methods.dp_fedavg, {**USUAL, "local_steps": 2, "noise": "distributed"}, ALL),
     "dp_fedavg adam": Entry(cl.methods.dp_fedavg, {**USUAL, "local_steps": 2, "server": cl.server.adam()}),
+    "dp_fedavg schedule": Entry(
+        cl.methods.dp_fedavg,
+        {
+            **USUAL,
+            "lr_schedule": "cosine",
+            "lr_warmup": 1,
+            "lr_rounds": 4,
+            "server": cl.server.sgd(lr_schedule="step", lr_final=0.5, lr_rounds=2),
+        },
+    ),
     "dp_fedavg as_published": Entry(cl.methods.dp_fedavg, {**USUAL, "mode": "as_published"}),
     "blur": Entry(cl.methods.blur, USUAL),
     "lus": Entry(cl.methods.lus, USUAL),

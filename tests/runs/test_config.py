@@ -148,9 +148,12 @@ def test_no_method_hides_a_key():
         assert {key.name for key in all_keys() if key.owner == f"method {name}"} == parameters.keys() - {"server"}
 
 
+RATES = ["lr_decay", "lr_schedule", "lr_warmup", "lr_final", "lr_rounds"]
+
+
 def test_local_training_has_the_same_keys_and_help_in_every_method():
     fields = {key.name: key.help for key in all_keys() if key.owner == "method fedavg"}
-    assert list(fields) == ["lr", "batch_size", "local_steps", "local_epochs", "momentum", "weight_decay", "lr_decay"]
+    assert list(fields) == ["lr", "batch_size", "local_steps", "local_epochs", "momentum", "weight_decay", *RATES]
     for name, make in methods.CATALOGUE.items():
         if make is not methods.pfl and make is not methods.adap_dp_fl:  # their epochs and steps are others
             mine = {key.name: key.help for key in all_keys() if key.owner == f"method {name}"}

@@ -12,6 +12,13 @@ from torch import Tensor
 from cloister.client.gradients import Gradient
 from cloister.core import Batch, Batching, Layout, LocalRule, Objective, Phase, Settings, Tensors
 from cloister.core.arguments import flat_arguments
+from cloister.core.schedules import (
+    LearningRateFinal,
+    LearningRateRounds,
+    LearningRateSchedule,
+    LearningRateWarmup,
+    Schedule,
+)
 from cloister.errors import (
     CloisterError,
     expect_count,
@@ -32,8 +39,17 @@ class Optimizer:
     step: Callable[[Tensors, Tensor, Tensor], Tensors]
 
 
-def sgd_optimizer(lr: float, momentum: float = 0.0, weight_decay: float = 0.0, lr_decay: float = 1.0) -> Optimizer:
-    """In round t (from 1): v <- momentum * v + g + weight_decay * w; w <- w - lr * lr_decay^(t-1) * v."""
+CONSTANT = Schedule()
+
+
+def sgd_optimizer(
+    lr: float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    lr_decay: float = 1.0,
+    schedule: Schedule = CONSTANT,
+) -> Optimizer:
+    """In round t (from 1): v <- momentum * v + g + weight_decay * w; w <- w - lr * lr_decay^(t-1) * factor(t) * v."""
     expect_positive("lr", lr, "choose the local learning rate")
     expect_share("momentum", momentum, "0 switches it off", zero=True)
     expect_not_negative("weight_decay", weight_decay, "0 switches it off")
@@ -48,14 +64,20 @@ def sgd_optimizer(lr: float, momentum: float = 0.0, weight_decay: float = 0.0, l
             g = torch.add(g, w, alpha=weight_decay)
         if momentum:
             g = torch.add(g, state["velocity"], alpha=momentum)
-        w = torch.sub(w, g, alpha=lr) if lr_decay == 1 else w - lr * lr_decay ** (round - 1) * g
+        if lr_decay == 1 and not schedule.varies:
+            w = torch.sub(w, g, alpha=lr)
+        else:
+            rate = lr * lr_decay ** (round - 1)
+            w = w - (rate * schedule.factor(round) if schedule.varies else rate) * g
         return {"w": w, "velocity": g} if momentum else {"w": w}
 
     settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "lr_decay": lr_decay}
-    return Optimizer("sgd", settings, init, step)
+    return Optimizer("sgd", {**settings, **schedule.settings}, init, step)
 
 
-def adam(lr: float, beta1: float = 0.9, beta2: float = 0.999, tiny: float = 1e-8) -> Optimizer:
+def adam(
+    lr: float, beta1: float = 0.9, beta2: float = 0.999, tiny: float = 1e-8, schedule: Schedule = CONSTANT
+) -> Optimizer:
     """Adam (Kingma & Ba 2015), with its correction of the bias."""
     expect_positive("lr", lr, "choose the local learning rate")
     for name, beta in (("beta1", beta1), ("beta2", beta2)):
@@ -69,10 +91,12 @@ def adam(lr: float, beta1: float = 0.9, beta2: float = 0.999, tiny: float = 1e-8
         mean = torch.lerp(state["mean"], g, 1 - beta1)
         square = beta2 * state["square"] + (1 - beta2) * g * g
         scale = (square / (1 - beta2**steps)).sqrt() + tiny
-        w = state["w"] - lr / (1 - beta1**steps) * mean / scale
+        rate = lr * schedule.factor(round) if schedule.varies else lr
+        w = state["w"] - rate / (1 - beta1**steps) * mean / scale
         return {"w": w, "mean": mean, "square": square, "steps": steps}
 
-    return Optimizer("adam", {"lr": lr, "beta1": beta1, "beta2": beta2, "tiny": tiny}, init, step)
+    settings = {"lr": lr, "beta1": beta1, "beta2": beta2, "tiny": tiny, **schedule.settings}
+    return Optimizer("adam", settings, init, step)
 
 
 LearningRate = Annotated[float, "local learning rate"]
@@ -95,21 +119,30 @@ class LocalSGD:
     momentum: Momentum = 0.0
     weight_decay: WeightDecay = 0.0
     lr_decay: LearningRateDecay = 1.0
+    lr_schedule: LearningRateSchedule = "constant"
+    lr_warmup: LearningRateWarmup = 0
+    lr_final: LearningRateFinal = 0.0
+    lr_rounds: LearningRateRounds = None
     given_as_keywords: ClassVar[bool] = True
+
+    @property
+    def schedule(self) -> Schedule:
+        """The factor on the learning rate over the rounds."""
+        return Schedule(self.lr_schedule, self.lr_warmup, self.lr_final, self.lr_rounds)
 
 
 @flat_arguments
 def sgd(*, training: LocalSGD, gradient: Gradient | None = None) -> LocalRule:
     """Stochastic gradient descent over a number of steps or of epochs; the update is w_end - w_start.
 
-    In round t (from 1): v <- momentum * v + g + weight_decay * w; w <- w - lr * lr_decay^(t-1) * v. The velocity
-    starts from zero in every round. A step without a real sample changes nothing, so a client that has no
-    data sends zero, weight decay or not.
+    In round t (from 1): v <- momentum * v + g + weight_decay * w; w <- w - lr * lr_decay^(t-1) * factor(t) * v, with
+    the factor of the schedule (`core/schedules.py`). The velocity starts from zero in every round. A step without a
+    real sample changes nothing, so a client that has no data sends zero, weight decay or not.
     """
     expect_batches(training.batch_size, training.local_steps, training.local_epochs)
     if gradient is not None:
         expect_type("gradient", gradient, Gradient, "a Gradient such as cloister.client.gradients.plain()")
-    rule = sgd_optimizer(training.lr, training.momentum, training.weight_decay, training.lr_decay)
+    rule = sgd_optimizer(training.lr, training.momentum, training.weight_decay, training.lr_decay, training.schedule)
     follow = gradient
 
     def init(w: Tensor) -> Tensors:

@@ -24,6 +24,8 @@ from cloister import client, transforms
 from cloister.client.thresholds import Threshold
 from cloister.client.training import BatchSize, LearningRate
 from cloister.core import BindContext, LocalRule, Method, State
+from cloister.core.arguments import flat_arguments
+from cloister.core.schedules import Schedule
 from cloister.errors import CloisterError, expect_one_of, expect_positive, expect_share
 from cloister.mechanisms.gaussian import in_steps
 from cloister.methods.arguments import BatchSampling, ClipLearningRate, NoiseMultiplier, Quantile, QueryNoise, Server
@@ -41,6 +43,7 @@ Follows = Literal["repaired", "as_written", "quantile"]
     published="the printed threshold, with the claim that leaves out its query",
     unit="sample",
 )
+@flat_arguments
 def adap_dp_fl(
     clip_norm: Annotated[float | None, "threshold to start from (by default computed on samples made of noise)"] = None,
     threshold: Annotated[Follows | None, "how the clipping threshold follows: repaired, as_written or quantile"] = None,
@@ -60,6 +63,8 @@ def adap_dp_fl(
     noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "sound",
     server: Server = None,
+    *,
+    schedule: Schedule,
 ) -> Method:
     """Adaptive clipping on every client, adaptive noise for all. Needs public samples, unless noise_decay = 1.
 
@@ -97,7 +102,12 @@ def adap_dp_fl(
 
     def rule(start: float) -> LocalRule:
         return client.dp_sgd(
-            follows(start), client.adam(lr), batch_size, local_steps, batch_sampling=batch_sampling, memory="kept"
+            follows(start),
+            client.adam(lr, schedule=schedule),
+            batch_size,
+            local_steps,
+            batch_sampling=batch_sampling,
+            memory="kept",
         )
 
     inner = server or optimizers.sgd()

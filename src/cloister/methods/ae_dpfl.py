@@ -20,6 +20,7 @@ from cloister import client, mechanisms, transforms
 from cloister.client import LocalSGD
 from cloister.core import BindContext, Method
 from cloister.core.arguments import flat_arguments
+from cloister.core.schedules import ScheduleName
 from cloister.errors import CloisterError, expect_count
 from cloister.methods.arguments import NoiseMultiplier, NoisePlace
 from cloister.methods.registry import register
@@ -28,7 +29,12 @@ from cloister.server import optimizers
 
 @dataclass(frozen=True)
 class _Training(LocalSGD):
-    lr_decay: float = field(default=1.0, init=False)  # over rounds, and one round is the method
+    # Over rounds, and one round is the method.
+    lr_decay: float = field(default=1.0, init=False)
+    lr_schedule: ScheduleName = field(default="constant", init=False)
+    lr_warmup: int = field(default=0, init=False)
+    lr_final: float = field(default=0.0, init=False)
+    lr_rounds: int | None = field(default=None, init=False)
 
 
 @register("Zhu et al., 2020", "noisy votes on public samples")

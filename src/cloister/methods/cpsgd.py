@@ -20,6 +20,8 @@ from typing import Annotated
 from cloister import client, mechanisms, transforms
 from cloister.client.training import BatchSize, LearningRate
 from cloister.core import BindContext, Method
+from cloister.core.arguments import flat_arguments
+from cloister.core.schedules import Schedule
 from cloister.errors import LEAST, expect, expect_count, expect_delta, expect_positive, expect_type
 from cloister.mechanisms.binomial import Trust
 from cloister.methods.arguments import NoiseMultiplier
@@ -38,6 +40,7 @@ from cloister.transforms.hadamard import padded
     published="the coins of all clients are counted, as in Fed-SPA's comparison, with the paper's theorem beside",
     unit="sample",
 )
+@flat_arguments
 def cpsgd(
     clip_norm: Annotated[float, "L2 norm to which a client's gradient is clipped"] = 1.0,
     levels: Annotated[int, "to how many values a number is rounded; odd"] = 17,
@@ -51,6 +54,8 @@ def cpsgd(
     step_delta: Annotated[float, "chance that the proof sets aside in every step"] = 1e-8,
     noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "sound",
+    *,
+    schedule: Schedule,
 ) -> Method:
     """One quantized, noisy gradient of every client in a round; the server steps along their mean.
 
@@ -90,7 +95,7 @@ def cpsgd(
         local=client.one_gradient(batch_size),
         transform=transforms.clip_l2(clip_norm),
         mechanism=replace(mechanisms.gaussian(noise_multiplier, "distributed"), unit=ProtectedUnit.SAMPLE),
-        server=optimizers.sgd(lr),
+        server=optimizers.sgd(lr, schedule=schedule),
         released=_RELEASED[trusting],
         bind=bind,
         claims=claim(mode, "cpsgd"),

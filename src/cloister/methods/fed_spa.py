@@ -21,6 +21,8 @@ from typing import Annotated, Literal
 from cloister import client, transforms
 from cloister.client.training import BatchSize, Epochs, LearningRate, LearningRateDecay, Steps, sgd_optimizer
 from cloister.core import BatchSampling, BindContext, LocalRule, Method
+from cloister.core.arguments import flat_arguments
+from cloister.core.schedules import Schedule
 from cloister.core.sparsity import expect_fraction, kept_of
 from cloister.errors import expect, expect_one_of, expect_positive
 from cloister.mechanisms.gaussian import in_steps
@@ -44,6 +46,7 @@ _PUBLISHED = (
 
 
 @register("Hu, Gong & Guo, IJCAI 2021", OWN_STEPS, NOBODY, published=_PUBLISHED, unit="sample", server="adam")
+@flat_arguments
 def fed_spa(
     clip_norm: Annotated[float, "G, the bound on a sample's whole gradient"] = 1.0,
     keep_fraction: Keep = 0.4,
@@ -66,6 +69,8 @@ def fed_spa(
     noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "sound",
     server: Server = None,
+    *,
+    schedule: Schedule,
 ) -> Method:
     """A random part of the coordinates for each agent and round. `clip_norm` is G, the bound on a whole gradient.
 
@@ -89,7 +94,7 @@ def fed_spa(
         how = client.by_norm() if clipping == "norm" else client.by_coordinate(lambda d: clip_norm / math.sqrt(d))
         return client.dp_sgd(
             threshold,
-            sgd_optimizer(lr, lr_decay=lr_decay),
+            sgd_optimizer(lr, lr_decay=lr_decay, schedule=schedule),
             batch_size,
             local_steps,
             local_epochs,
@@ -119,6 +124,7 @@ _ANY = 1000
 
 
 @register("Hu, Gong & Guo, IJCAI 2021", OWN_STEPS, NOBODY, published=_PUBLISHED, unit="sample")
+@flat_arguments
 def dp_fed(
     clip_norm: SampleClipNorm = 1.0,
     lr: LearningRate = 0.1,
@@ -130,11 +136,13 @@ def dp_fed(
     noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "sound",
     server: Server = None,
+    *,
+    schedule: Schedule,
 ) -> Method:
     """Fed-SPA's yardstick: all coordinates, and a server that averages. Guarantee: that of Fed-SPA."""
     rule = client.dp_sgd(
         client.fixed(clip_norm),
-        sgd_optimizer(lr, lr_decay=lr_decay),
+        sgd_optimizer(lr, lr_decay=lr_decay, schedule=schedule),
         batch_size,
         local_steps,
         local_epochs,

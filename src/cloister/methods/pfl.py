@@ -15,6 +15,8 @@ from typing import Annotated, Literal, get_args
 from cloister import client, transforms
 from cloister.client.training import BatchSize, LearningRate, LearningRateDecay, Momentum, WeightDecay, sgd_optimizer
 from cloister.core import Method
+from cloister.core.arguments import flat_arguments
+from cloister.core.schedules import Schedule
 from cloister.errors import CloisterError, expect_one_of
 from cloister.mechanisms.gaussian import in_steps
 from cloister.methods.arguments import BatchSampling, NoiseMultiplier, SampleClipNorm, Server
@@ -32,6 +34,7 @@ LocalEpoch = Literal["pass", "batch"]
     published="the same computation; the paper's claim knows nothing of samples that lie with several clients",
     unit="sample",
 )
+@flat_arguments
 def pfl(
     clip_norm: SampleClipNorm = 1.0,
     lr: LearningRate = 0.3,
@@ -47,6 +50,8 @@ def pfl(
     noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "sound",
     server: Server = None,
+    *,
+    schedule: Schedule,
 ) -> Method:
     """DP-SGD over local epochs, each a full pass or a single batch; the server averages. Momentum starts anew each
     round.
@@ -60,7 +65,7 @@ def pfl(
             f"Expected poisson batches, as the authors ran, found {batch_sampling}: leave batch_sampling out, or mode."
         )
     steps, passes = (None, local_epochs) if local_epoch == "pass" else (local_epochs, None)
-    optimizer = sgd_optimizer(lr, momentum, weight_decay, lr_decay)
+    optimizer = sgd_optimizer(lr, momentum, weight_decay, lr_decay, schedule)
     return Method(
         name="pfl",
         local=client.dp_sgd(client.fixed(clip_norm), optimizer, batch_size, steps, passes, batch_sampling),

@@ -1,14 +1,15 @@
 """The certificate of a run: what was promised, to whom, at what price, and what the promise leaves out.
 
 It is computed from two files of a run alone: the description (what was executed) and the ledger (what was
-charged). Nothing in it comes from the training code's memory, so anybody can compute it again.
+charged); where a callback ended the run, which is a gap, the checkpoint says so. Nothing in it comes from the training
+code's memory, so anybody can compute it again.
 """
 
 from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -89,8 +90,8 @@ class Certificate:
         return text(self)
 
 
-def certify(description: RunDescription, ledger: Ledger) -> Certificate:
-    """The certificate of a run from its description and its ledger."""
+def certify(description: RunDescription, ledger: Ledger, notes: Sequence[str] = ()) -> Certificate:
+    """The certificate of a run from its description and its ledger; `notes` are gaps that arose on the way."""
     method, accounts = description.method, accounts_of(ledger)
     spending = Spending(accounts, description.task.copies, description.noise_schedule)
     worst = spending.worst
@@ -124,7 +125,7 @@ def certify(description: RunDescription, ledger: Ledger) -> Certificate:
         filter=_filter(spending, own),
         prices=[_price(spending, delta) for delta in deltas_beside(own)],
         claimed=_claimed(description, own, accounts),
-        not_covered=not_covered(description, own, private),
+        not_covered=not_covered(description, own, private, notes),
         configuration_sha256=description.configuration_hash,
         ledger_hash=ledger.hash,
         versions=_versions(),

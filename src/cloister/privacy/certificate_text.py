@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cloister.privacy.events import Event
@@ -30,14 +30,15 @@ def priced_as(events: Counter[Event], drawn: str) -> list[str]:
     return [whole.replace(f"noise multiplier {records[0].noise_multiplier or 0:.6g}", between)]
 
 
-def not_covered(description: RunDescription, delta: float, private: bool) -> list[str]:
-    """What the guarantee leaves out."""
+def not_covered(description: RunDescription, delta: float, private: bool, notes: Sequence[str] = ()) -> list[str]:
+    """What the guarantee leaves out; `notes` are of what happened on the way."""
     if not private:
         return ["everything: this run has no privacy guarantee"]
     task, samples = description.task, description.method.unit == "sample"
     copies = task.copies
+    public = [_PUBLIC] if description.selection.get("validation") == "public" else []
     gaps = [
-        *description.method.notes,
+        *dict.fromkeys([*description.method.notes, *public, *notes]),
         "hyper-parameter search: choosing clip, learning rate, rounds or model by looking at results on these "
         "clients' data is a release that was not charged",
         "metrics: accuracies, losses, cohort sizes and counts of non-finite updates are exact; where test samples are "
@@ -88,6 +89,9 @@ def _loaded(weights: WeightsDescription | None) -> list[str]:
         f"the weights it started from ({weights.file}, sha256 {weights.sha256}) count as public: if they were trained "
         "on these clients' data, that is not covered"
     ]
+
+
+_PUBLIC = "the public samples: they are protected by nothing, and count as public"
 
 
 def _of_the_data(task: TaskDescription, samples: bool) -> list[str]:

@@ -11,7 +11,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from typing import Any
 
@@ -161,6 +161,8 @@ class RunDescription:
     software: dict[str, str]
     draws: int
     format: int
+    selection: Part = field(default_factory=dict, metadata={"may_be_missing": True})
+    """How the model that is kept is chosen, where it is not the newest: from released models and public data."""
 
     def to_json(self) -> dict[str, Any]:
         """Values as strict JSON has them."""
@@ -202,7 +204,11 @@ def plain(value: Any) -> Any:
 
 
 def _values(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+    """By name; what may be missing is left out where it is empty, so that runs without it have the identity, and the
+    noise, that they have always had."""
+    found = {one.name: getattr(value, one.name) for one in fields(value)}
+    empty = {one.name for one in fields(value) if one.metadata.get("may_be_missing") and not found[one.name]}
+    return {name: one for name, one in found.items() if name not in empty}
 
 
 def _read(kind: Any, found: Any, name: str) -> Any:
@@ -213,8 +219,8 @@ def _read(kind: Any, found: Any, name: str) -> Any:
     if outer is types.UnionType:  # something, or None
         return None if found is None else _read(inner[0], found, name)
     named = _fields(kind)
-    if named and isinstance(found, dict) and found.keys() == named.keys():
-        return kind(**{field: _read(hint, found[field], f"{field} of {name}") for field, hint in named.items()})
+    if named and isinstance(found, dict) and named.keys() - _missing(kind) <= found.keys() <= named.keys():
+        return kind(**{one: _read(named[one], value, f"{one} of {name}") for one, value in found.items()})
     if outer is tuple and isinstance(found, list):
         return tuple(_read(inner[0], one, name) for one in found)
     if outer is dict and isinstance(found, dict):
@@ -226,6 +232,11 @@ def _read(kind: Any, found: Any, name: str) -> Any:
         return found
     wanted = f"have {', '.join(named)}" if named else f"be of type {getattr(kind, '__name__', kind)}"
     raise Corrupted(f"Expected the description of {name} to {wanted}, found {shown(found)}: restore description.json.")
+
+
+def _missing(kind: Any) -> set[str]:
+    """The fields of a dataclass that may be missing."""
+    return {one.name for one in fields(kind) if one.metadata.get("may_be_missing")}
 
 
 @cache

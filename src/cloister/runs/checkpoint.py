@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cloister.errors import Corrupted
 from cloister.runs.files import read_bytes, write_atomically
+from cloister.runs.selection import Kept
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,12 +19,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Stop:
+    """Why a run ended before its last round, and who decided it: the validation, or a callback."""
+
+    reason: str
+    by: Literal["validation", "callback"]
+
+    @property
+    def gap(self) -> tuple[str, ...]:
+        """What the certificate has to say about it. Validation on public samples follows from what was released."""
+        if self.by == "validation":
+            return ()
+        return (
+            "when the run ended: a callback decided it, and where it looked at what is not private (test results, "
+            "cohort sizes), the number of rounds is a release that was not charged",
+        )
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """Where a run stands: rounds done, the model, the server's state, and the ledger's hash at that time.
 
     `engine` (name, chunk, machines) lets a resumed run round its sums the way it did before, or notice that it cannot;
     `data` is the fingerprint of the data, which stays in here because whatever is published must not depend on it.
-    `metrics` is the hash of the last round's line.
+    `metrics` is the hash of the last round's line. `kept` is what the choice of the model that is kept remembers, and
+    `stop` is there once a run is to end early.
     """
 
     round: int
@@ -35,6 +55,23 @@ class Checkpoint:
     metrics: str = ""
     released: Tensors = field(default_factory=dict)
     """What queries beside training have released so far."""
+    kept: Kept = field(default_factory=Kept)
+    stop: Stop | None = None
+
+    @property
+    def newest(self) -> Tensor:
+        """The model that is evaluated: the newest, or the average up to it."""
+        return self.w if self.kept.average is None else self.kept.average
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What happened on the way and is not covered."""
+        return () if self.stop is None else self.stop.gap
+
+    @property
+    def result(self) -> Tensor:
+        """The model that the run is for."""
+        return self.newest if self.kept.best is None else self.kept.best
 
 
 def write(path: Path, checkpoint: Checkpoint, configuration: str) -> None:
@@ -43,9 +80,11 @@ def write(path: Path, checkpoint: Checkpoint, configuration: str) -> None:
 
     from cloister.core.state import flatten
 
-    tensors = {"w": checkpoint.w.detach().cpu().contiguous()}
-    kept = flatten({"state": vars(checkpoint.state), "released": checkpoint.released})
-    tensors |= {name: tensor.detach().cpu().contiguous() for name, tensor in kept.items()}
+    kept, stop = checkpoint.kept, checkpoint.stop
+    models = {"w": checkpoint.w, "average": kept.average, "best": kept.best}
+    named = {name: model for name, model in models.items() if model is not None}
+    named |= flatten({"state": vars(checkpoint.state), "released": checkpoint.released})
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
     facts = {
         "round": str(checkpoint.round),
         "ledger_hash": checkpoint.hash,
@@ -53,6 +92,8 @@ def write(path: Path, checkpoint: Checkpoint, configuration: str) -> None:
         "engine": json.dumps(checkpoint.engine),
         "data": checkpoint.data,
         "configuration": configuration,
+        "kept": json.dumps([kept.value, kept.round, kept.waited]),
+        "stop": json.dumps(None if stop is None else asdict(stop)),
     }
     facts["digest"] = _digest(tensors, facts)
     write_atomically(path, save(tensors, facts), private=True)
@@ -61,24 +102,26 @@ def write(path: Path, checkpoint: Checkpoint, configuration: str) -> None:
 def read(path: Path, device: Any, configuration: str) -> Checkpoint:
     """The newest checkpoint, verified to be whole and of the run with this identity."""
     tensors, facts = tensors_and_facts(read_bytes(path))
-    found = facts.pop("digest", None)
-    if found != _digest(tensors, facts) or facts["configuration"] != configuration:
+    digest = facts.pop("digest", None)
+    if digest != _digest(tensors, facts) or facts["configuration"] != configuration:
         raise Corrupted(
             f"Expected an intact checkpoint of this run at {path}, found it damaged or another run's: restore it."
         )
     from cloister.core.state import MethodState, unflatten
 
-    kept = unflatten({name: tensor.to(device) for name, tensor in tensors.items() if name != "w"})
-    state = MethodState(**kept.get("state", {}))
+    found = unflatten({name: tensor.to(device) for name, tensor in tensors.items()})
+    stop = json.loads(facts["stop"])
     return Checkpoint(
         round=int(facts["round"]),
-        w=tensors["w"].to(device),
-        state=state,
+        w=found["w"],
+        state=MethodState(**found.get("state", {})),
         hash=facts["ledger_hash"],
         engine=json.loads(facts["engine"]),
         data=facts["data"],
         metrics=facts["metrics_hash"],
-        released=kept.get("released", {}),
+        released=found.get("released", {}),
+        kept=Kept(found.get("average"), found.get("best"), *json.loads(facts["kept"])),
+        stop=None if stop is None else Stop(**stop),
     )
 
 

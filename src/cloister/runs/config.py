@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister import data, methods
+from cloister.core.schedules import needs_rounds
 from cloister.errors import CloisterError, nearest, shown
 from cloister.methods.registry import MethodInfo, info_of
 from cloister.runs import outside
@@ -178,6 +179,16 @@ def _resolved(keys: Iterable[Key], values: Mapping[str, Any]) -> dict[str, Any]:
             )
         elif key.default is not None:
             resolved[key.name] = defaults.get(key.name, key.default)
+    return _with_lr_rounds(keys, resolved, values)
+
+
+def _with_lr_rounds(keys: Iterable[Key], resolved: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Schedules of learning rates run over the rounds of the run, unless others are given."""
+    known = {key.name for key in keys} - resolved.keys()
+    for prefix in ("", "server_"):
+        name, rounds = f"{prefix}lr_rounds", values.get("rounds")
+        if name in known and needs_rounds(resolved.get(f"{prefix}lr_schedule")) and isinstance(rounds, int):
+            resolved[name] = rounds
     return resolved
 
 

@@ -36,6 +36,7 @@ from cloister.round import cohort_total
 from cloister.round.bind import Federation, over_made_up_clients
 from cloister.runs.folder import FORMAT
 from cloister.runs.request import Request
+from cloister.runs.selection import Selection
 
 DRAWS = 5
 """Goes up whenever the same seed gives other cohorts, batches or noise: a run resumed by other code would compute a
@@ -48,6 +49,7 @@ def describe_run(
     w: Tensor,
     budgets: Mapping[str, Budget],
     model: ModelDescription,
+    selection: Selection,
     queries: tuple[QueryDescription, ...] = (),
 ) -> RunDescription:
     """The description of a run; its hash is the run's identity, and is published with its certificate."""
@@ -78,6 +80,7 @@ def describe_run(
         software={name: version(name) for name in ("torch", "numpy")},
         draws=DRAWS,
         format=FORMAT,
+        selection=selection.to_json(),
     )
 
 

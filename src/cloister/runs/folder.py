@@ -126,14 +126,14 @@ class RunFolder:
         if stored is None:
             return Verified(ledger, at, metrics, None)
         description = self.description()
-        certificate = certify(description, ledger)
+        certificate = certify(description, ledger, at.gaps)
         expect_ended(self.path, stored, certificate, list(description.model.shapes), at, metrics, ledger)
         return Verified(ledger, at, metrics, certificate)
 
     def certificate(self) -> Certificate:
         """The certificate, computed afresh from the description and the ledger, when all files agree."""
         found = self.verified()
-        return found.certificate or certify(self.description(), found.ledger)
+        return found.certificate or certify(self.description(), found.ledger, found.at.gaps)
 
     def accounts(self) -> dict[str, Account]:
         """What was charged to whom, when all files agree."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 import torch
@@ -30,6 +30,7 @@ from cloister.runs.noise import Clients, Noise, calibrate_noise, expect_small_de
 from cloister.runs.own_models import expect_numbers, expect_plain, initialized
 from cloister.runs.queries import Queries, expect_gaussian, plan_queries
 from cloister.runs.request import DTYPES, Request
+from cloister.runs.selection import Selection, Validate, public_validation
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ class Ready:
     queries: Queries
     standardization: Standardization | None = None
     """Which a query sets before the first round."""
+    selection: Selection = field(default_factory=Selection)
+    validate: Validate | None = None
+    """What a model is worth by data that are free to look at."""
 
     def noise_of_query(self, name: str) -> tuple[float, ...]:
         """The noise multipliers of one of the queries."""
@@ -81,11 +85,24 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
         expect_small_delta(request.delta, noise, fed.population.counts.tolist())
     _expect_a_round(fed, noise.budgets)
     model = describe_model(request, fed, placed.w, placed.module, placed.weights)
-    description = describe_run(request, fed, placed.w, noise.budgets, model, _described(queries, request))
+    selection = Selection.of(request.options, request.rounds)
+    asked = _described(queries, request)
+    description = describe_run(request, fed, placed.w, noise.budgets, model, selection, asked)
     fingerprint = request.task.fingerprint()
     fed = _with_own_noise(fed, placed.w, description, fingerprint)
     score = scorer(placed.module, placed.objective.layout, request.task, placed.w)
-    return Ready(fed, placed.module, placed.w, score, description, fingerprint, queries, standardization)
+    return Ready(
+        fed,
+        placed.module,
+        placed.w,
+        score,
+        description,
+        fingerprint,
+        queries,
+        standardization,
+        selection,
+        _validation(request, placed),
+    )
 
 
 def _standardized(request: Request) -> tuple[Request, Standardization | None]:
@@ -104,6 +121,13 @@ def _described(queries: Queries, request: Request) -> tuple[QueryDescription, ..
     return queries.describe(
         {query.name: queries.noises(query, request.epsilon, request.delta, sizes) for query in queries.planned}
     )
+
+
+def _validation(request: Request, placed: Placed) -> Validate | None:
+    """What is watched beside the test set, where something is."""
+    if request.options.validation == "none":
+        return None
+    return public_validation(placed.module, placed.objective.layout, request.task, placed.w, request.options.watch)
 
 
 def _place(request: Request) -> Placed:

@@ -39,12 +39,11 @@ def run_figures(folders: Mapping[str, RunFolder]) -> list[dict[str, Any]]:
     found = []
     for label, folder in folders.items():
         certificate, lines = folder.certificate(), folder.metrics()
-        scored = [line["accuracy"] for line in lines if line.get("accuracy") is not None]
         own, strict = certificate.prices[0], certificate.prices[-1]
         found.append(
             {
                 "run": label,
-                "accuracy": scored[-1] if scored else None,
+                "accuracy": _accuracy_of(folder, lines),
                 "epsilon": _finite(own.epsilon_pld),
                 "delta": own.delta if certificate.private else None,
                 "epsilon at 1e-5": _finite(strict.epsilon_pld),
@@ -54,6 +53,14 @@ def run_figures(folders: Mapping[str, RunFolder]) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _accuracy_of(folder: RunFolder, lines: Sequence[Mapping[str, Any]]) -> float | None:
+    """The test accuracy of the model that is kept: the newest that was tested, or the best in validation."""
+    kept = folder.load("cpu").kept
+    counted = lines if kept.best is None else lines[: kept.round]
+    scored = [line["accuracy"] for line in counted if line.get("accuracy") is not None]
+    return scored[-1] if scored else None
 
 
 def _finite(epsilon: float | None) -> float | None:
@@ -231,11 +238,10 @@ class Compared:
 def compared(label: str, target: float | None, folder: RunFolder, settings: Mapping[str, Any]) -> Compared:
     """A run as its folder tells."""
     certificate, lines = folder.certificate(), folder.metrics()
-    scored = [line["accuracy"] for line in lines if line.get("accuracy") is not None]
     return Compared(
         label,
         target,
-        scored[-1] if scored else None,
+        _accuracy_of(folder, lines),
         certificate.prices[0].epsilon_pld,
         certificate.prices[0].delta,
         certificate.noise_multiplier,

@@ -26,6 +26,8 @@ from cloister.errors import (
     expect_type,
 )
 from cloister.models import Adaptation
+from cloister.runs.selection import Validation, Watch, expect_selection, expect_validated
+from cloister.runs.trackers import expect_trackers
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -57,6 +59,16 @@ class Options:
     memory: Annotated[int | None, "bytes for a chunk of clients (default: 1 GiB; on a GPU half of what is free)"] = None
     evaluate_every: Annotated[int | None, "rounds between evaluations (by default they take little time)"] = None
     checkpoint_every: Annotated[int, "rounds between checkpoints"] = 10
+    average: Annotated[
+        float | None,
+        "decay, such as 0.9: what is tested and kept is the exponential average of the released models; costs nothing",
+    ] = None
+    validation: Annotated[Validation, "public: watch how the model does on the task's public samples; free"] = "none"
+    watch: Annotated[Watch, "what validation watches: loss or accuracy"] = "loss"
+    patience: Annotated[int | None, "end the run after so many evaluations without a better validation"] = None
+    min_delta: Annotated[float, "what counts as better in validation: more than this"] = 0.0
+    restore_best: Annotated[bool, "true: the model that did best in validation is kept, not the newest"] = False
+    log: Annotated[str | None, "csv, tensorboard, mlflow or wandb, or several (csv,tensorboard): in the folder"] = None
     progress: Annotated[bool | None, "show a bar; by default only on a terminal"] = None
     config: Annotated[str | None, "text of a config file from which the command line can build the run again"] = None
 
@@ -79,6 +91,9 @@ class Options:
         shown = (bool, type(None))
         expect_type("progress", self.progress, shown, "True, False or None", "None shows a bar on terminals alone")
         expect_type("config", self.config, (str, type(None)), "the text of a config file", "leave it out")
+        expect_selection(self)
+        if self.log is not None:
+            expect_trackers(self.log)
 
 
 @dataclass(frozen=True)
@@ -107,6 +122,7 @@ class Request:
             expect_delta(self.delta)
         _expect_local_work(self.method, self.task)
         _expect_samples_apart(self.method, self.task)
+        expect_validated(self.options, self.task)
 
 
 def _expect_target(epsilon: Any) -> None:

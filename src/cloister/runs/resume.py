@@ -22,7 +22,8 @@ def expect_same(old: RunFolder, ready: Ready) -> None:
     before, now = old.description(), ready.description
     if before.configuration_hash != now.configuration_hash:
         was, found = before.to_json(), now.to_json()
-        changed = ", ".join(name for name in found if json_hash(found[name]) != json_hash(was[name]))
+        names = dict.fromkeys([*found, *was])
+        changed = ", ".join(name for name in names if json_hash(found.get(name)) != json_hash(was.get(name)))
         raise Corrupted(
             f"Expected the settings and data with which {old.path} was started, found that {changed} changed: "
             "resume with the same, or start a new run."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,11 +16,13 @@ from cloister.data.task import Task
 from cloister.errors import CloisterError, expect, expect_type
 from cloister.models import Adaptation
 from cloister.privacy.description import json_hash
+from cloister.runs.callbacks import Callback, Callbacks, expect_callbacks
 from cloister.runs.folder import RunFolder
 from cloister.runs.prepare import Ready, prepare
 from cloister.runs.progress import Progress
 from cloister.runs.request import Options, Request
 from cloister.runs.resume import expect_same, warn_of_repeated, why_not_repeated
+from cloister.runs.trackers import log_into
 from cloister.runs.training import Run, Training
 from cloister.server.cohorts import full
 
@@ -45,6 +47,7 @@ def run(
     model: Annotated[Model, "a torch module, or a function that makes one (by default the task's own)"] = None,
     folder: Annotated[str | Path | None, "where to keep the run; without one it cannot be resumed"] = None,
     resume: Annotated[bool, "continue the run in the folder, given the same method, task and settings"] = False,
+    callbacks: Annotated[Sequence[Callback], "told of every round, see cloister.Callback"] = (),
     options: Options,
     adaptation: Adaptation,
 ) -> Run:
@@ -59,6 +62,8 @@ def run(
     who, options = full() if cohort is None else cohort, _on_this_rank(options)
     request = Request(method, task, rounds, who, epsilon, delta, model, options, adaptation)
     _expect_folder(folder, resume)
+    expect_callbacks(callbacks)
+    expect(options.log is None or folder is not None, "a folder to keep the log in", "none", "give folder, or no log")
     ranks = engines.join()
     is_leader = ranks is None or ranks.is_leader
     path = Path(folder) if folder is not None and is_leader else None
@@ -72,10 +77,19 @@ def run(
         if not ranks.is_leader:
             return _assist(ranks, ready)
     training = _resume(ready, old, machines, ranks) if old else _begin(request, ready, path, machines, ranks)
-    training.evaluate_every = options.evaluate_every or _now_and_then(ready, task)
+    training.evaluate_every = ready.selection.every or options.evaluate_every or _now_and_then(ready, task)
     training.checkpoint_every = options.checkpoint_every
+    training.callbacks = _callbacks(callbacks, options, path)
     with Progress(options.progress, rounds, method.name, done=training.at.round) as bar:
         return _lead(ranks, training, bar) if ranks else training.train(bar)
+
+
+def _callbacks(given: Sequence[Callback], options: Options, path: Path | None) -> Callbacks:
+    """Those that were given, and those that write into the run's folder."""
+    if path is None:
+        return Callbacks(given, "correct it; a run without a folder has to begin again")
+    own = [] if options.log is None else log_into(path, options.log)
+    return Callbacks([*given, *own], f"correct it, and continue the run in {path} with resume")
 
 
 def _on_this_rank(options: Options) -> Options:
@@ -151,7 +165,8 @@ def _lead(ranks: engines.Ranks, training: Training, bar: Progress) -> Run:
             ranks.broadcast(told)
             found = training.train(bar)
             training.engine.dismiss()
-            ranks.broadcast((replace(found, model=nn.Identity()), training.at.w.cpu()))  # not every model can be sent
+            alike = replace(found, model=nn.Identity())  # not every model can be sent
+            ranks.broadcast((alike, training.at.result.cpu()))
     except BaseException:
         engines.leave()  # wherever the others are waiting, they learn that it is over
         raise

@@ -1,4 +1,4 @@
-"""Rounds one after the other: from the newest checkpoint to the end, or until the budget is spent.
+"""Rounds one after the other: from the newest checkpoint to the end, or until the budget or the patience is spent.
 
 What surrounds a round (accounting, evaluation, the log, checkpoints) waits for it as little as possible: a line of the
 log is written when the next round is already on its way, and checkpoints are written by a thread of their own.
@@ -10,11 +10,12 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from torch import nn
 
 from cloister import engine as engines
+from cloister.core import State
 from cloister.core.hashing import hash_of
 from cloister.errors import BudgetExceededError, CloisterError
 from cloister.privacy.certificate import Certificate, certify
@@ -22,7 +23,8 @@ from cloister.privacy.certificate_text import round_up
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.unit import ProtectedUnit
 from cloister.round import Engine, Outcome, run_round
-from cloister.runs.checkpoint import Checkpoint
+from cloister.runs.callbacks import Callbacks, record_of
+from cloister.runs.checkpoint import Checkpoint, Stop
 from cloister.runs.evaluate import Score
 from cloister.runs.folder import RunFolder
 from cloister.runs.prepare import Ready
@@ -46,7 +48,7 @@ class Run:
 
     model: nn.Module
     accuracy: float | None
-    """Test accuracy of the final model (None where labels are no classes)."""
+    """Test accuracy of this model (None where labels are no classes)."""
     certificate: Certificate
     history: list[dict[str, Any]]
     folder: Path | None
@@ -54,6 +56,8 @@ class Run:
     seconds: float
     stopped: str | None
     """Why the run ended before its last round, if it did."""
+    best_round: int | None = None
+    """The round with the best validation, where there is one; with `restore_best` the model is from it."""
 
     def __repr__(self) -> str:
         accuracy = "none" if self.accuracy is None else f"{self.accuracy:.4f}"
@@ -86,6 +90,7 @@ class Training:
     """Whether the run had ended before."""
     evaluate_every: int = 1
     checkpoint_every: int = 1
+    callbacks: Callbacks = field(default_factory=Callbacks)
     _score: Score | None = None  # of the newest model, where it was evaluated
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     _written: Future[None] | None = None
@@ -139,31 +144,36 @@ class Training:
 
     def train(self, bar: Progress) -> Run:
         """To the end."""
-        started, stopped = time.perf_counter(), None
+        started, refused = time.perf_counter(), None
         self.log.start(bar)
         try:
             self.release_statistics()
-            while self.at.round < self.ready.description.rounds and stopped is None:
+            self._stop(self.callbacks.start(self.ready.description), "callback")
+            while self.at.round < self.ready.description.rounds and self.at.stop is None and refused is None:
                 try:
                     self._round(self.at.round + 1)
                 except BudgetExceededError as refusal:
-                    stopped = str(refusal)
+                    refused = str(refusal)
             self.log.write()
-            certificate = certify(self.ready.description, self.ledger)
+            certificate = certify(self.ready.description, self.ledger, self.at.gaps)
             self._end(certificate)
         finally:
             self._writer.shutdown()
             self.ledger.close()
-        return Run(
-            model=self.ready.model_at(self.at.w),
-            accuracy=(self._score or self.ready.score(self.at.w)).accuracy,
+        score = self._score if self.at.result is self.at.newest else None
+        found = Run(
+            model=self.ready.model_at(self.at.result),
+            accuracy=(score or self.ready.score(self.at.result)).accuracy,
             certificate=certificate,
             history=self.log.history,
             folder=None if self.folder is None else self.folder.path,
             engine=self.engine.name,
             seconds=time.perf_counter() - started,
-            stopped=stopped,
+            stopped=refused if self.at.stop is None else self.at.stop.reason,
+            best_round=self.at.kept.round or None,
         )
+        self.callbacks.end(found)
+        return found
 
     def release_statistics(self) -> None:
         """Standardize the inputs, where that is asked for: by what was released before, or by a query of now."""
@@ -177,22 +187,49 @@ class Training:
         self.ready.standardization.load(self.at.released)
 
     def _round(self, number: int) -> None:
-        fed = self.ready.fed
+        fed, before = self.ready.fed, self.at.state.server
         outcome = run_round(fed, self.ledger, self.engine, number, self.at.w, self.at.state)
         model = hash_of({"w": outcome.w}) if fed.streams.replays and self.folder is not None else None
         if model is not None and self.known.get(number, model) != model:
             self._renew(number)
             return
-        self.at = replace(self.at, round=number, w=outcome.w, state=outcome.state, hash=self.ledger.hash)
+        kept = self.ready.selection.averaged(self.at.kept, number, outcome.w)
+        self.at = replace(self.at, round=number, w=outcome.w, state=outcome.state, hash=self.ledger.hash, kept=kept)
         line = self._line(number, outcome)
         self.log.add(line, outcome.nonfinite_updates, {"ledger": self.at.hash, "model": model})
         self._score = None
         if number % self.evaluate_every == 0 or number == self.ready.description.rounds:
-            self._score = self.ready.score(outcome.w)
-            line |= asdict(self._score)
+            self._evaluate(number, line)
+        self._tell(before)
         if number % self.checkpoint_every == 0:
             self.log.write()  # a resumed run has the lines up to its checkpoint
             self._checkpoint()
+
+    def _evaluate(self, number: int, line: dict[str, Any]) -> None:
+        """Test the newest model; and validate it where that is free, which may be the end of the run."""
+        model, selection, validate = self.at.newest, self.ready.selection, self.ready.validate
+        self._score = self.ready.score(model)
+        line |= asdict(self._score)
+        if validate is not None:
+            line["validation"] = validate(number, model)
+            kept = selection.judged(self.at.kept, number, model, line["validation"])
+            self.at = replace(self.at, kept=kept)
+            self._stop(selection.why_over(kept, number), "validation")
+
+    def _tell(self, before: State) -> None:
+        """Tell the callbacks of the round, whose server began with this state."""
+        if self.callbacks.all:
+            self.log.write()  # now, and not beside the next round, which a callback may prevent
+            schedule = self.ready.fed.method.noise_schedule
+            scale = 1.0 if schedule is None else schedule(before)
+            record = record_of(self.log.history[-1], self.ready.description, scale)
+            self._stop(self.callbacks.round(record), "callback")
+
+    def _stop(self, reason: str | None, by: Literal["validation", "callback"]) -> None:
+        """No further round, where there is a reason and a round left; the first reason counts."""
+        left = self.at.round < self.ready.description.rounds and not self.ended
+        if reason is not None and self.at.stop is None and left:
+            self.at = replace(self.at, stop=Stop(reason, by))
 
     def _line(self, number: int, outcome: Outcome) -> dict[str, Any]:
         line: dict[str, Any] = {"round": number, "cohort": outcome.cohort_size}
@@ -245,4 +282,4 @@ class Training:
         self.at = replace(self.at, state=state, hash=self.ledger.hash)  # also of rounds that were charged in vain
         self._checkpoint()
         self._wait()
-        self.folder.finish(certificate, self.ready.fed.objective.layout.views(self.at.w))
+        self.folder.finish(certificate, self.ready.fed.objective.layout.views(self.at.result))

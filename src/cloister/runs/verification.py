@@ -59,7 +59,7 @@ def text_of(certificate: Certificate) -> bytes:
 
 
 def _is_model(content: bytes, names: list[str], at: Checkpoint) -> bool:
-    """Whether a model's file holds the parameters of a checkpoint, to the bit."""
+    """Whether a model's file holds the parameters that a checkpoint keeps, to the bit."""
     from cloister.core.hashing import hash_of
 
     tensors, _ = tensors_and_facts(content)
@@ -68,11 +68,11 @@ def _is_model(content: bytes, names: list[str], at: Checkpoint) -> bool:
     start = 0
     for name in names:
         piece = tensors[name].flatten()
-        same = at.w[start : start + len(piece)]
+        same = at.result[start : start + len(piece)]
         if len(same) != len(piece) or hash_of({"w": piece}) != hash_of({"w": same}):
             return False
         start += len(piece)
-    return start == len(at.w)
+    return start == len(at.result)
 
 
 def _differs(stored: Mapping[str, Any], computed: Mapping[str, Any]) -> str | None:

@@ -9,34 +9,56 @@ import torch
 from torch import Tensor
 
 from cloister.core import Context, ServerOptimizer, State
+from cloister.core.arguments import flat_arguments
 from cloister.core.public_training import loss_on, train_on_public
+from cloister.core.schedules import Schedule, ServerSchedule
 from cloister.errors import expect_count, expect_positive, expect_share, expect_type
 
 LearningRate = Annotated[float, "server learning rate"]
 
 
-def sgd(lr: LearningRate = 1.0, momentum: Annotated[float, "server momentum"] = 0.0) -> ServerOptimizer:
-    """v <- momentum * v + mean; w <- w + lr * v."""
+@flat_arguments
+def sgd(
+    lr: LearningRate = 1.0, momentum: Annotated[float, "server momentum"] = 0.0, *, schedule: ServerSchedule
+) -> ServerOptimizer:
+    """v <- momentum * v + mean; w <- w + lr * v, with lr times the factor of a schedule (`core/schedules.py`)."""
     expect_positive("server_lr", lr, "1.0 takes the mean update as it is")
     expect_share("server_momentum", momentum, "0 switches it off", zero=True)
 
     def init(w: Tensor) -> State:
-        return {"velocity": torch.zeros_like(w)} if momentum else {}
+        return {**({"velocity": torch.zeros_like(w)} if momentum else {}), **_no_rounds(w, schedule)}
 
     def update(w: Tensor, mean: Tensor, state: State, context: Context) -> tuple[Tensor, State]:
+        rate, counted = _rate(lr, schedule, state)
         if not momentum:
-            return w + lr * mean, {}
+            return w + rate * mean, counted
         velocity = momentum * state["velocity"] + mean
-        return w + lr * velocity, {"velocity": velocity}
+        return w + rate * velocity, {"velocity": velocity, **counted}
 
-    return ServerOptimizer("sgd", {"lr": lr, "momentum": momentum}, init, update)
+    return ServerOptimizer("sgd", {"lr": lr, "momentum": momentum, **schedule.settings}, init, update)
 
 
+def _no_rounds(w: Tensor, schedule: Schedule) -> State:
+    """A count of rounds, where the learning rate depends on it: a resumed run goes on from there."""
+    return {"rounds": w.new_zeros((), dtype=torch.float64)} if schedule.varies else {}
+
+
+def _rate(lr: float, schedule: Schedule, state: State) -> tuple[Tensor | float, State]:
+    """The learning rate of the round, and the count after it."""
+    if not schedule.varies:
+        return lr, {}
+    rounds = state["rounds"] + 1
+    return lr * schedule.factor(rounds), {"rounds": rounds}
+
+
+@flat_arguments
 def adam(
     lr: LearningRate = 0.01,
     beta1: Annotated[float, "server smoothing of the update"] = 0.9,
     beta2: Annotated[float, "server smoothing of its square"] = 0.99,
     tau: Annotated[float, "server constant in the denominator"] = 1e-3,
+    *,
+    schedule: ServerSchedule,
 ) -> ServerOptimizer:
     """The server of Fed-SPA (Hu, Gong & Guo, IJCAI 2021).
 
@@ -50,14 +72,15 @@ def adam(
         expect_share(name, beta, "0.9 and 0.99 are usual", zero=True)
 
     def init(w: Tensor) -> State:
-        return {"u": torch.zeros_like(w), "v": torch.full_like(w, tau * tau)}
+        return {"u": torch.zeros_like(w), "v": torch.full_like(w, tau * tau), **_no_rounds(w, schedule)}
 
     def update(w: Tensor, mean: Tensor, state: State, context: Context) -> tuple[Tensor, State]:
         u = beta1 * state["u"] + (1 - beta1) * mean
         v = beta2 * state["v"] + (1 - beta2) * u * u
-        return w + lr * u / (v.sqrt() + tau), {"u": u, "v": v}
+        rate, counted = _rate(lr, schedule, state)
+        return w + rate * u / (v.sqrt() + tau), {"u": u, "v": v, **counted}
 
-    settings = {"lr": lr, "beta1": beta1, "beta2": beta2, "tau": tau}
+    settings = {"lr": lr, "beta1": beta1, "beta2": beta2, "tau": tau, **schedule.settings}
     return ServerOptimizer("adam", settings, init, update)
 
 

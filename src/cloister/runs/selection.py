@@ -1,0 +1,157 @@
+"""Which model a run keeps: the newest, an average of those that were released, or the best on public samples.
+
+Everything here is computed from released models and public data alone. That is post-processing: it costs no privacy,
+and what a run has spent does not depend on it. Training itself goes on from the newest model in any case.
+
+    average       A <- A + (1 - decay) / (1 - decay^t) (w_t - A), which is decay A + (1 - decay) w_t with its bias
+                  corrected: the weights of w_1 to w_t sum to one from the first round on
+    validation    the loss or the accuracy of that model on public samples, whenever the model is evaluated
+    patience      the run ends after so many evaluations in a row without an improvement
+    restore_best  the model that did best on them is kept
+
+Validation on test samples is not offered: what is chosen by them is no longer tested by them. Validation on clients'
+own training samples would be a release of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from cloister.errors import CloisterError, expect, expect_count, expect_not_negative, expect_one_of, expect_share
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from cloister.core import Layout
+    from cloister.data.task import Task
+    from cloister.runs.request import Options
+
+Validation = Literal["none", "public", "private"]
+Watch = Literal["loss", "accuracy"]
+Validate = Callable[[int, "Tensor"], float]
+"""(round, model) -> the watched number of that model."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What selection remembers from round to round; part of the checkpoint."""
+
+    average: Tensor | None = None
+    best: Tensor | None = None
+    """The model that did best, where it is to be kept."""
+    value: float | None = None
+    """What the best one reached in validation, in round `round`; None before the first."""
+    round: int = 0
+    waited: int = 0
+    """Evaluations in a row without an improvement."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How the model that is kept is chosen. `every`: rounds between validations."""
+
+    average: float | None = None
+    validation: Validation = "none"
+    watch: Watch = "loss"
+    patience: int | None = None
+    min_delta: float = 0.0
+    restore_best: bool = False
+    every: int | None = None
+
+    @classmethod
+    def of(cls, options: Options, rounds: int) -> Selection:
+        """What the options ask for. When to validate must not depend on the clients' data, as when to test may."""
+        every = options.evaluate_every or -(-rounds // 50)
+        return cls(
+            options.average,
+            options.validation,
+            options.watch,
+            options.patience,
+            options.min_delta,
+            options.restore_best,
+            None if options.validation == "none" else every,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """All settings, for the run's identity; nothing where the newest model is kept."""
+        return {} if self == Selection() else asdict(self)
+
+    def averaged(self, kept: Kept, round: int, w: Tensor) -> Kept:
+        """With the model that a round released."""
+        if self.average is None:
+            return kept
+        if kept.average is None:
+            return replace(kept, average=w)
+        weight = (1 - self.average) / (1 - self.average**round)
+        return replace(kept, average=kept.average + weight * (w - kept.average))
+
+    def judged(self, kept: Kept, round: int, w: Tensor, value: float) -> Kept:
+        """With what a model reached in validation."""
+        if not self._improves(value, kept.value):
+            return replace(kept, waited=kept.waited + 1)
+        return replace(kept, best=w if self.restore_best else None, value=value, round=round, waited=0)
+
+    def _improves(self, value: float, best: float | None) -> bool:
+        if math.isnan(value) or best is None:
+            return not math.isnan(value)
+        return value < best - self.min_delta if self.watch == "loss" else value > best + self.min_delta
+
+    def why_over(self, kept: Kept, round: int) -> str | None:
+        """Why the run ends after this round, if its patience is at an end."""
+        if self.patience is None or kept.waited < self.patience:
+            return None
+        best = "was never a number" if kept.value is None else f"was best in round {kept.round} ({kept.value:.6g})"
+        times = "once" if kept.waited == 1 else f"{kept.waited} times in a row"
+        return f"after round {round} the {self.watch} on public samples, which {best}, had not improved {times}"
+
+
+def public_validation(module: nn.Module, layout: Layout, task: Task, like: Tensor, watch: Watch) -> Validate:
+    """The watched number on the task's public samples: a function of what is public and of released models."""
+    from cloister.runs.evaluate import scorer
+
+    assert task.public_samples is not None
+    inputs, labels = task.public_samples
+    score = scorer(module, layout, replace(task, test_inputs=inputs, test_labels=labels, local_test=None), like)
+
+    def validate(round: int, w: Tensor) -> float:
+        found = getattr(score(w), watch)
+        assert isinstance(found, float)
+        return found
+
+    return validate
+
+
+def expect_selection(options: Options) -> None:
+    """Refuse what cannot be, or must not be, chosen by."""
+    if options.average is not None:
+        expect_share("average", options.average, "0.9 is usual; leave it out to keep the newest model")
+    if options.validation == "private":
+        raise CloisterError(
+            "Expected validation none or public, found 'private': a validation split of the clients' own samples is a "
+            "release that has no price yet, so set public samples aside and validate on these."
+        )
+    expect_one_of("validation", options.validation, ("none", "public"))
+    expect_one_of("watch", options.watch, ("loss", "accuracy"))
+    if options.patience is not None:
+        expect_count("patience", options.patience, "evaluations without an improvement after which the run ends")
+    expect_not_negative("min_delta", options.min_delta, "0 counts every improvement")
+    whole = isinstance(options.restore_best, bool)
+    expect(whole, "restore_best to be True or False", options.restore_best, "True keeps the best model")
+    remedy = "add validation = public, because nothing is chosen by test samples"
+    for name in ("patience", "restore_best", "min_delta", "watch"):
+        unused = getattr(options, name) in (None, False, 0, "loss")
+        expect(unused or options.validation != "none", f"validation beside {name}", "none", remedy)
+
+
+def expect_validated(options: Options, task: Task) -> None:
+    """Refuse validation that the task has no samples or no numbers for."""
+    if options.validation == "none":
+        return
+    remedy = "set some aside (public_samples = 500), or leave validation out"
+    there = task.public_samples is not None and len(task.public_samples[1]) > 0
+    expect(there, "public samples to validate on", f"none in {task.name}", remedy)
+    classes = options.watch == "loss" or task.classes is not None
+    expect(classes, "labels that are classes, to watch an accuracy", task.loss.name, "watch the loss")
