@@ -176,7 +176,8 @@ def _check_outputs(outputs: Any, loss: Loss, labels: Tensor, classes: int | None
     if loss.classes and found.dim() > 1 and found.dim() != labels.dim() + 1:
         raise CloisterError(
             "Expected a model that answers once for each label, with a number for each class, found outputs of shape "
-            f"{tuple(found.shape)} for labels of shape {tuple(labels.shape)}: make it answer at every position, or only once, or label samples likewise."
+            f"{tuple(found.shape)} for labels of shape {tuple(labels.shape)}: make it answer at every position, or "
+            "only once, or label samples likewise."
         )
     if not loss.own or classes is not None:
         width = labels.shape[1] if labels.dim() > 1 else 1

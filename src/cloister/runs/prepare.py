@@ -10,12 +10,14 @@ from functools import cache, partial
 import torch
 from torch import Tensor, nn
 
+from cloister.client.losses import Loss, cross_entropy
 from cloister.client.objective import explained, objective_of
 from cloister.client.population import Population
 from cloister.client.standardization import Standardization
 from cloister.core import Batch, Method, Objective, Samples
 from cloister.core.hashing import hash_of
 from cloister.core.precision import expect_precision
+from cloister.data.validation import split_validation
 from cloister.errors import CloisterError, expect_type
 from cloister.models.weights import Weights
 from cloister.privacy.budgets import Budget
@@ -47,9 +49,12 @@ class Ready:
     queries: Queries
     standardization: Standardization | None = None
     """Which a query sets before the first round."""
+    loss: Loss = cross_entropy
     selection: Selection = field(default_factory=Selection)
     validate: Validate | None = None
     """What a model is worth by data that are free to look at."""
+    held_out: Population | None = None
+    """Samples of the clients' for a validation that is paid for."""
 
     def noise_of_query(self, name: str) -> tuple[float, ...]:
         """The noise multipliers of one of the queries."""
@@ -76,6 +81,8 @@ class Placed:
 
 def prepare(request: Request, known: RunDescription | None = None) -> Ready:
     """Check, calibrate and describe. `known` is the description of a run that is being resumed."""
+    fingerprint = request.task.fingerprint()
+    request, held_out = _with_validation(request)
     request, standardization = _standardized(request)
     placed = _place(request)
     queries = plan_queries(request)
@@ -88,7 +95,6 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
     selection = Selection.of(request.options, request.rounds)
     asked = _described(queries, request)
     description = describe_run(request, fed, placed.w, noise.budgets, model, selection, asked)
-    fingerprint = request.task.fingerprint()
     fed = _with_own_noise(fed, placed.w, description, fingerprint)
     score = scorer(placed.module, placed.objective.layout, request.task, placed.w)
     return Ready(
@@ -100,9 +106,20 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
         fingerprint,
         queries,
         standardization,
+        request.task.loss,
         selection,
         _validation(request, placed),
+        held_out and held_out.to(placed.w.device, placed.w.dtype),
     )
+
+
+def _with_validation(request: Request) -> tuple[Request, Population | None]:
+    """The request without the samples that clients hold out, where they do, and these."""
+    options = request.options
+    if options.validation != "private":
+        return request, None
+    task, held_out = split_validation(request.task, options.validation_fraction, options.seed)
+    return replace(request, task=task), held_out
 
 
 def _standardized(request: Request) -> tuple[Request, Standardization | None]:
@@ -125,7 +142,7 @@ def _described(queries: Queries, request: Request) -> tuple[QueryDescription, ..
 
 def _validation(request: Request, placed: Placed) -> Validate | None:
     """What is watched beside the test set, where something is."""
-    if request.options.validation == "none":
+    if request.options.validation != "public":
         return None
     return public_validation(placed.module, placed.objective.layout, request.task, placed.w, request.options.watch)
 

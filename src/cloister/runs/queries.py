@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from cloister.core import Cohort, Method
 from cloister.core.mechanism import as_drawn
-from cloister.errors import CloisterError
+from cloister.errors import CloisterError, expect
 from cloister.privacy.accountant import Releases
 from cloister.privacy.calibration import calibrate
 from cloister.privacy.description import QueryDescription
@@ -24,6 +24,7 @@ from cloister.privacy.pricing import adjacency_of
 from cloister.privacy.unit import ProtectedUnit, sample_account
 from cloister.round.queries import query_event
 from cloister.runs.request import Request, Target
+from cloister.runs.selection import Selection
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,11 @@ def plan_queries(request: Request) -> Queries:
     planned = []
     if options.standardize is not None:
         planned.append(PlannedQuery("statistics", options.standardize, 1, _STATISTICS))
+    if options.validation == "private":
+        times = Selection.of(options, request.rounds).times(request.rounds)
+        planned.append(PlannedQuery("validation", options.validation_share, times, _VALIDATION))
+    shares = sum(query.share for query in planned)
+    expect(shares < 1, "shares of the budget that leave something for training", f"{shares:g}", "ask for less")
     mechanism = method.mechanism
     noiseless = mechanism.place == "nowhere" or mechanism.noise_multiplier == 0
     if planned and not noiseless and request.epsilon is None:
@@ -110,6 +116,7 @@ def plan_queries(request: Request) -> Queries:
     return Queries(tuple(planned), method.unit, _adjacency(method, request.cohort, task.clients), copies)
 
 
+_VALIDATION = "a noisy mean of how models do on held-out samples of the clients, now and then"
 _STATISTICS = "a noisy mean and mean square of the inputs, before the first round"
 
 

@@ -63,7 +63,12 @@ class Options:
         float | None,
         "decay, such as 0.9: what is tested and kept is the exponential average of the released models; costs nothing",
     ] = None
-    validation: Annotated[Validation, "public: watch how the model does on the task's public samples; free"] = "none"
+    validation: Annotated[
+        Validation,
+        "public: watch how the model does on public samples, free; private: on held-out samples of clients, priced",
+    ] = "none"
+    validation_fraction: Annotated[float, "private validation: how much of its samples each client holds out"] = 0.1
+    validation_share: Annotated[float, "private validation: share of the budget, for all validations together"] = 0.1
     watch: Annotated[Watch, "what validation watches: loss or accuracy"] = "loss"
     patience: Annotated[int | None, "end the run after so many evaluations without a better validation"] = None
     min_delta: Annotated[float, "what counts as better in validation: more than this"] = 0.0

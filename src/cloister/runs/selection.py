@@ -1,16 +1,16 @@
-"""Which model a run keeps: the newest, an average of those that were released, or the best on public samples.
+"""Which model a run keeps: the newest, an average of those that were released, or the best in validation.
 
-Everything here is computed from released models and public data alone. That is post-processing: it costs no privacy,
-and what a run has spent does not depend on it. Training itself goes on from the newest model in any case.
+Everything here is computed from what was released and from public data alone. That is post-processing: it costs no
+privacy, and what a run has spent does not depend on it. Training itself goes on from the newest model in any case.
 
     average       A <- A + (1 - decay) / (1 - decay^t) (w_t - A), which is decay A + (1 - decay) w_t with its bias
                   corrected: the weights of w_1 to w_t sum to one from the first round on
-    validation    the loss or the accuracy of that model on public samples, whenever the model is evaluated
+    validation    the loss or the accuracy of that model on public samples, or by a priced query on clients' own
     patience      the run ends after so many evaluations in a row without an improvement
     restore_best  the model that did best on them is kept
 
-Validation on test samples is not offered: what is chosen by them is no longer tested by them. Validation on clients'
-own training samples would be a release of its own.
+Validation on test samples is not offered: what is chosen by them is no longer tested by them. Validation on samples
+that clients hold out of their own training data is a release, which is paid for (`private_validation.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from cloister.core import Layout
     from cloister.data.task import Task
     from cloister.runs.request import Options
+
+_PRIVATE_VALIDATIONS = 10
+"""So many share what validation may spend, unless evaluate_every says otherwise."""
 
 Validation = Literal["none", "public", "private"]
 Watch = Literal["loss", "accuracy"]
@@ -64,7 +67,8 @@ class Selection:
     @classmethod
     def of(cls, options: Options, rounds: int) -> Selection:
         """What the options ask for. When to validate must not depend on the clients' data, as when to test may."""
-        every = options.evaluate_every or -(-rounds // 50)
+        most = _PRIVATE_VALIDATIONS if options.validation == "private" else 50
+        every = options.evaluate_every or -(-rounds // most)
         return cls(
             options.average,
             options.validation,
@@ -74,6 +78,10 @@ class Selection:
             options.restore_best,
             None if options.validation == "none" else every,
         )
+
+    def times(self, rounds: int) -> int:
+        """How often a run of so many rounds validates."""
+        return 0 if self.every is None else rounds // self.every + (rounds % self.every > 0)
 
     def to_json(self) -> dict[str, Any]:
         """All settings, for the run's identity; nothing where the newest model is kept."""
@@ -105,7 +113,8 @@ class Selection:
             return None
         best = "was never a number" if kept.value is None else f"was best in round {kept.round} ({kept.value:.6g})"
         times = "once" if kept.waited == 1 else f"{kept.waited} times in a row"
-        return f"after round {round} the {self.watch} on public samples, which {best}, had not improved {times}"
+        watched = f"{self.watch} in {self.validation} validation"
+        return f"after round {round} the {watched}, which {best}, had not improved {times}"
 
 
 def public_validation(module: nn.Module, layout: Layout, task: Task, like: Tensor, watch: Watch) -> Validate:
@@ -128,19 +137,16 @@ def expect_selection(options: Options) -> None:
     """Refuse what cannot be, or must not be, chosen by."""
     if options.average is not None:
         expect_share("average", options.average, "0.9 is usual; leave it out to keep the newest model")
-    if options.validation == "private":
-        raise CloisterError(
-            "Expected validation none or public, found 'private': a validation split of the clients' own samples is a "
-            "release that has no price yet, so set public samples aside and validate on these."
-        )
-    expect_one_of("validation", options.validation, ("none", "public"))
+    expect_one_of("validation", options.validation, ("none", "public", "private"))
+    expect_share("validation_fraction", options.validation_fraction, "0.1 holds out a tenth of every client's samples")
+    expect_share("validation_share", options.validation_share, "the share of the budget that validation has")
     expect_one_of("watch", options.watch, ("loss", "accuracy"))
     if options.patience is not None:
         expect_count("patience", options.patience, "evaluations without an improvement after which the run ends")
     expect_not_negative("min_delta", options.min_delta, "0 counts every improvement")
     whole = isinstance(options.restore_best, bool)
     expect(whole, "restore_best to be True or False", options.restore_best, "True keeps the best model")
-    remedy = "add validation = public, because nothing is chosen by test samples"
+    remedy = "add validation = public (or private), because nothing is chosen by test samples"
     for name in ("patience", "restore_best", "min_delta", "watch"):
         unused = getattr(options, name) in (None, False, 0, "loss")
         expect(unused or options.validation != "none", f"validation beside {name}", "none", remedy)
@@ -150,8 +156,14 @@ def expect_validated(options: Options, task: Task) -> None:
     """Refuse validation that the task has no samples or no numbers for."""
     if options.validation == "none":
         return
-    remedy = "set some aside (public_samples = 500), or leave validation out"
-    there = task.public_samples is not None and len(task.public_samples[1]) > 0
-    expect(there, "public samples to validate on", f"none in {task.name}", remedy)
+    if options.validation == "public":
+        remedy = "set some aside (public_samples = 500), pay for validation = private, or leave it out"
+        there = task.public_samples is not None and len(task.public_samples[1]) > 0
+        expect(there, "public samples to validate on", f"none in {task.name}", remedy)
+    elif task.loss.mixes_samples:
+        raise CloisterError(
+            f"Expected a loss for every sample by itself for private validation, found {task.loss.name}: validate on "
+            "public samples."
+        )
     classes = options.watch == "loss" or task.classes is not None
     expect(classes, "labels that are classes, to watch an accuracy", task.loss.name, "watch the loss")

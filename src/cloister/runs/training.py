@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from torch import nn
+from torch import Tensor, nn
 
 from cloister import engine as engines
 from cloister.core import State
@@ -28,6 +28,7 @@ from cloister.runs.checkpoint import Checkpoint, Stop
 from cloister.runs.evaluate import Score
 from cloister.runs.folder import RunFolder
 from cloister.runs.prepare import Ready
+from cloister.runs.private_validation import private_validation
 from cloister.runs.progress import Progress
 from cloister.runs.resume import (
     charged_from,
@@ -206,15 +207,25 @@ class Training:
             self._checkpoint()
 
     def _evaluate(self, number: int, line: dict[str, Any]) -> None:
-        """Test the newest model; and validate it where that is free, which may be the end of the run."""
-        model, selection, validate = self.at.newest, self.ready.selection, self.ready.validate
+        """Test the newest model; and validate it where that is free or paid for, which may be the end of the run."""
+        model, selection = self.at.newest, self.ready.selection
         self._score = self.ready.score(model)
         line |= asdict(self._score)
-        if validate is not None:
-            line["validation"] = validate(number, model)
-            kept = selection.judged(self.at.kept, number, model, line["validation"])
+        value = self._validated(number, model)
+        if value is not None:
+            line["validation"] = value
+            kept = selection.judged(self.at.kept, number, model, value)
             self.at = replace(self.at, kept=kept)
             self._stop(selection.why_over(kept, number), "validation")
+
+    def _validated(self, number: int, model: Tensor) -> float | None:
+        """What a model is worth by validation, where there is one."""
+        ready = self.ready
+        if ready.held_out is not None:
+            found = private_validation(ready, self.ledger, ready.held_out, number, model)
+            self.at = replace(self.at, hash=self.ledger.hash)
+            return found
+        return None if ready.validate is None else ready.validate(number, model)
 
     def _tell(self, before: State) -> None:
         """Tell the callbacks of the round, whose server began with this state."""

@@ -18,7 +18,7 @@ _LONGEST = 250
 
 
 class MLflow(Callback):
-    """Metrics by round, settings as parameters, the certificate as an artifact; MLflow's global state is not touched."""
+    """Metrics by round, settings as parameters, the certificate as an artifact; MLflow's global state stays."""
 
     name = "mlflow"
 

@@ -1,0 +1,107 @@
+"""Validation on samples that clients hold out: what is released, what it costs, and what follows from it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import cloister as cl
+from cloister.data.validation import split_validation
+from cloister.errors import CloisterError
+from cloister.privacy.ledger import Ledger
+from cloister.runs.folder import RunFolder
+from cloister.runs.private_validation import private_validation
+from conftest import killed_in_round, prepared
+
+CLIENTS = cl.methods.dp_fedavg(clip_norm=0.5, lr=0.5, local_steps=2)
+SAMPLES = cl.methods.pfl(clip_norm=0.5, lr=0.5, batch_size=8)
+METHODS = pytest.mark.parametrize("method", [CLIENTS, SAMPLES], ids=["clients", "samples"])
+TASK = cl.data.digits(clients=30)
+
+
+def go(method=CLIENTS, task=TASK, **more):
+    usual = {"rounds": 6, "epsilon": 4.0, "delta": 1e-3, "validation": "private", "engine": "loop", "progress": False}
+    return cl.run(method, task, **{**usual, **more})
+
+
+def test_held_out_samples_go_by_client_and_count_alone():
+    less, held = split_validation(TASK, 0.2, seed=0)
+    assert int(less.population.sizes.sum() + held.sizes.sum()) == int(TASK.population.sizes.sum())
+    assert (less.population.sizes + held.sizes == TASK.population.sizes).all()
+    assert 0.15 < float(held.sizes.sum() / TASK.population.sizes.sum()) < 0.25
+    changed = TASK.population.inputs.clone()
+    changed[7] = 0.123
+    other = type(TASK.population)(changed, TASK.population.labels, TASK.population.starts, TASK.population.sizes)
+    again, held_again = split_validation(cl.data.Task(**{**vars(TASK), "population": other}), 0.2, seed=0)
+    differs = (again.population.inputs != less.population.inputs).flatten(1).any(1).sum()
+    differs += (held_again.inputs != held.inputs).flatten(1).any(1).sum()
+    assert int(differs) == 1, "with another sample in its place, every other stays where it is"
+
+
+def test_without_noise_it_is_the_mean_over_clients_of_their_accuracies():
+    ready = prepared(cl.methods.fedavg(lr=0.5, local_steps=1), TASK, validation="private", watch="accuracy", delta=None)
+    w = torch.randn(len(ready.w), generator=torch.Generator().manual_seed(1))
+    found = private_validation(ready, Ledger.create(None, "test", {}), ready.held_out, 1, w)
+    weight, bias = w[:640].view(10, 64), w[640:]
+    means = []
+    for start, size in zip(ready.held_out.starts.tolist(), ready.held_out.sizes.tolist(), strict=True):
+        x = ready.held_out.inputs[start : start + size].flatten(1)
+        right = (x @ weight.T + bias).argmax(1) == ready.held_out.labels[start : start + size]
+        means.append(float(right.double().mean()) if size else 0.0)
+    assert found == pytest.approx(np.mean(means), abs=1e-9)
+
+
+@METHODS
+def test_it_is_charged_and_the_run_stays_within_its_budget(method, tmp_path):
+    run = go(method, folder=tmp_path / "run", evaluate_every=2)
+    entries = RunFolder.open(tmp_path / "run").ledger().entries
+    rounds = {entry.round for entry in entries if entry.what == "validation"}
+    assert rounds == {2, 4, 6}
+    assert run.epsilon <= 4.0
+    assert "how models do on held-out samples" in run.certificate.released
+    assert run.certificate.rounds_charged == 6
+    assert [line["round"] for line in run.history if "validation" in line] == [2, 4, 6]
+
+
+def test_it_is_noisy():
+    """The same model, judged under other noise."""
+    ready = prepared(CLIENTS, TASK, validation="private", epsilon=4.0)
+    found = [private_validation(ready, Ledger.create(None, "t", {}), ready.held_out, n, ready.w) for n in range(1, 200)]
+    (noise,) = ready.noise_of_query("validation")
+    spread = np.std(found) * TASK.clients
+    assert 0.75 * noise < spread < 1.3 * noise, "some eight deviations of a sample's own"
+
+
+def test_it_ends_a_run_that_does_not_get_better():
+    stuck = cl.methods.dp_fedavg(clip_norm=1e-6, lr=1e-6, local_steps=1)
+    run = go(stuck, rounds=40, evaluate_every=1, patience=3, min_delta=10.0)
+    assert len(run.history) == 4
+    assert "private validation" in run.stopped
+    assert run.epsilon < 4.0, "what was not released was not spent"
+
+
+@METHODS
+def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(method, monkeypatch, tmp_path):
+    whole = go(method, folder=tmp_path / "whole", evaluate_every=1, standardize=0.05)
+    with killed_in_round(monkeypatch, at=4):
+        go(method, folder=tmp_path / "torn", evaluate_every=1, standardize=0.05, checkpoint_every=2)
+    resumed = go(method, folder=tmp_path / "torn", evaluate_every=1, standardize=0.05, checkpoint_every=2, resume=True)
+    assert [line["validation"] for line in resumed.history] == [line["validation"] for line in whole.history]
+    assert resumed.epsilon == whole.epsilon
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"validation_fraction": 0.0}, "validation_fraction"),
+        ({"validation_fraction": 1.0}, "validation_fraction"),
+        ({"validation_share": 1.5}, "validation_share"),
+        ({"validation_share": 0.6, "standardize": 0.5}, "leave something for training"),
+        ({"task": cl.data.digits(partition=cl.data.overlapping(clients=5))}, "no sample in common"),
+        ({"method": cl.methods.ddgauss(clip_norm=0.5, lr=0.1, local_steps=1)}, "Gaussian noise"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(more, message):
+    with pytest.raises(CloisterError, match=message):
+        go(**more)
