@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from cloister.privacy.budgets import Budget
     from cloister.privacy.calibration import calibrate
     from cloister.privacy.ledger import Ledger
+    from cloister.runs.load import load
     from cloister.runs.run import run
+    from cloister.runs.trained_model import TrainedModel
     from cloister.runs.training import Run
     from cloister.server.cohorts import cyclic, fixed_size, full, poisson
 
@@ -48,6 +50,8 @@ _DEFINED_IN = {
     "fixed_size": "server.cohorts",
     "poisson": "server.cohorts",
     "Run": "runs.training",
+    "TrainedModel": "runs.trained_model",
+    "load": "runs.load",
     "run": "runs.run",
 }
 _SUBPACKAGES = ("client", "data", "mechanisms", "methods", "models", "server", "transforms")
@@ -64,6 +68,7 @@ __all__ = [
     "Method",
     "Run",
     "ServerOptimizer",
+    "TrainedModel",
     "Transform",
     "UnsupportedMechanismError",
     "calibrate",
@@ -72,6 +77,7 @@ __all__ = [
     "data",
     "fixed_size",
     "full",
+    "load",
     "mechanisms",
     "methods",
     "models",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloister.errors import Corrupted
+from cloister.privacy.description import plain
 from cloister.runs.files import read_bytes, write_atomically
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ class Checkpoint:
 
     `engine` (name, chunk, machines) lets a resumed run round its sums the way it did before, or notice that it cannot;
     `data` is the fingerprint of the data, which stays in here because whatever is published must not depend on it.
-    `metrics` is the hash of the last round's line.
+    `metrics` is the hash of the last round's line. `scores` are those of the final model on the test set, once the run
+    has ended: they stay in here because nothing protects the samples that it was tested on.
     """
 
     round: int
@@ -33,6 +35,7 @@ class Checkpoint:
     engine: dict[str, Any]
     data: str
     metrics: str = ""
+    scores: dict[str, Any] | None = None
 
 
 def write(path: Path, checkpoint: Checkpoint, configuration: str) -> None:
@@ -51,6 +54,7 @@ def write(path: Path, checkpoint: Checkpoint, configuration: str) -> None:
         "engine": json.dumps(checkpoint.engine),
         "data": checkpoint.data,
         "configuration": configuration,
+        "scores": json.dumps(plain(checkpoint.scores)),
     }
     facts["digest"] = _digest(tensors, facts)
     write_atomically(path, save(tensors, facts), private=True)
@@ -68,8 +72,16 @@ def read(path: Path, device: Any, configuration: str) -> Checkpoint:
 
     kept = unflatten({name: tensor.to(device) for name, tensor in tensors.items() if name != "w"})
     state = MethodState(**kept.get("state", {}))
-    w, engine = tensors["w"].to(device), json.loads(facts["engine"])
-    return Checkpoint(int(facts["round"]), w, state, facts["ledger_hash"], engine, facts["data"], facts["metrics_hash"])
+    return Checkpoint(
+        round=int(facts["round"]),
+        w=tensors["w"].to(device),
+        state=state,
+        hash=facts["ledger_hash"],
+        engine=json.loads(facts["engine"]),
+        data=facts["data"],
+        metrics=facts["metrics_hash"],
+        scores=json.loads(facts["scores"]),
+    )
 
 
 def tensors_and_facts(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:

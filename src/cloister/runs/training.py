@@ -148,13 +148,14 @@ class Training:
                     stopped = str(refusal)
             self.log.write()
             certificate = certify(self.ready.description, self.ledger)
-            self._end(certificate)
+            score = self._score or self.ready.score(self.at.w)
+            self._end(certificate, score)
         finally:
             self._writer.shutdown()
             self.ledger.close()
         return Run(
             model=self.ready.model_at(self.at.w),
-            accuracy=(self._score or self.ready.score(self.at.w)).accuracy,
+            accuracy=score.accuracy,
             certificate=certificate,
             history=self.log.history,
             folder=None if self.folder is None else self.folder.path,
@@ -223,13 +224,14 @@ class Training:
         if self._written is not None:
             self._written.result()
 
-    def _end(self, certificate: Certificate) -> None:
+    def _end(self, certificate: Certificate, score: Score) -> None:
         """The last checkpoint, the model and the certificate, unless a run that had ended spent nothing more."""
         if self.folder is None or (self.ended and self.at.hash == self.ledger.hash):
             return
         # No round follows, and the state of correlated noise could be subtracted from the model.
         state = replace(self.at.state, mechanism={})
-        self.at = replace(self.at, state=state, hash=self.ledger.hash)  # also of rounds that were charged in vain
+        hash = self.ledger.hash  # also of rounds that were charged in vain
+        self.at = replace(self.at, state=state, hash=hash, scores=asdict(score))
         self._checkpoint()
         self._wait()
-        self.folder.finish(certificate, self.ready.fed.objective.layout.views(self.at.w))
+        self.folder.finish(certificate, self.ready.tensors_at(self.at.w), self.ready.about.to_bytes())
