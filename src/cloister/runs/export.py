@@ -66,7 +66,8 @@ def _safetensors(model: TrainedModel) -> bytes:
     """The weights as the run has them; the preprocessing is in the header, and not in the weights."""
     from safetensors.torch import save
 
-    tensors = {**dict(model.module.model.named_buffers()), **dict(model.module.model.named_parameters())}  # type: ignore[union-attr,operator]
+    inner = model.module.get_submodule("model")
+    tensors = {**dict(inner.named_buffers()), **dict(inner.named_parameters())}
     kept = {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
     return save(kept, facts_of(model))
 
@@ -75,9 +76,9 @@ def _torchscript(model: TrainedModel) -> bytes:
     """A traced module: `torch.jit.load(file, _extra_files={"certificate.json": "", "cloister.json": ""})`."""
     content = io.BytesIO()
     with _quiet(), _one_sentence("TorchScript"):
-        traced = torch.jit.trace(model.module, _example(model, 3), check_trace=False)  # type: ignore[no-untyped-call]
+        traced = torch.jit.trace(model.module, _example(model, 3), check_trace=False)
         extra = {"certificate.json": model.certificate_file, "cloister.json": json.dumps(facts_of(model)).encode()}
-        torch.jit.save(traced, content, _extra_files=extra)  # type: ignore[no-untyped-call]
+        torch.jit.save(traced, content, _extra_files=extra)
         for rows in (1, 4):  # what a trace took for a constant shows here
             some = _example(model, rows)
             with torch.no_grad():

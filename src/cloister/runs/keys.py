@@ -165,8 +165,9 @@ def converted(key: Key, value: Any) -> Any:
         raise CloisterError(
             f"Expected {key.name} to be one of {', '.join(map(str, allowed))}, found {shown(value)}: choose one."
         )
-    if isinstance(value, list) and any(typing.get_origin(kind) is list for kind in kinds):
-        return [converted(replace(key, kind=float), one) for one in value]
+    lists = [kind for kind in kinds if typing.get_origin(kind) is list]
+    if isinstance(value, list) and lists:
+        return [converted(replace(key, kind=typing.get_args(lists[0])[0]), one) for one in value]
     kinds = [kind for kind in kinds if typing.get_origin(kind) is not list]
     if float in kinds and isinstance(value, str) and (number := number_in(value)) is not None:
         value = number

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -25,7 +25,10 @@ from cloister.privacy.description import RunDescription, plain
 from cloister.runs.model_source import ModelSource, source_of
 
 FORMAT = "cloister model 1"
-PREPROCESSINGS = {"plain": preprocessings.plain, "images": preprocessings.images}
+PREPROCESSINGS: dict[str, Callable[..., Preprocessing]] = {
+    "plain": preprocessings.plain,
+    "images": preprocessings.images,
+}
 OWN = "own"
 
 
@@ -111,9 +114,9 @@ class ModelFile:
             return ModelSource(given, self.model["arguments"])()
         if given is not None:
             expect(callable(given), "model to be a torch module, or a function that makes one", given, "give one")
-            made = given()
+            made: nn.Module = given()
             expect(isinstance(made, nn.Module), "model() to make a torch module", made, "return one")
-            return made  # type: ignore[no-any-return]
+            return made
         if name == OWN:
             raise CloisterError(
                 "Expected the module that was trained, found none, for this model was built in Python: give it as "

@@ -83,8 +83,10 @@ def expect_new_file(file: Path, suffixes: Sequence[str], force: bool) -> None:
     expect(not file.is_dir(), "the name of a file", str(file), "this is a folder")
     folder = file.parent
     expect(folder.is_dir(), "a file in a folder that exists", str(file), f"make {folder} first")
-    expect(os.access(folder, os.W_OK), f"a folder that can be written to ({folder})", "none", "choose another")
-    expect(force or not file.exists(), "a new file", f"that {file} exists", "choose another, or add --force")
+    if not os.access(folder, os.W_OK):
+        raise CloisterError(f"Expected a folder that can be written to, found that {folder} cannot: choose another.")
+    if file.exists() and not force:
+        raise CloisterError(f"Expected a new file, found that {file} exists: choose another, or force it (--force).")
 
 
 def _names(model: TrainedModel) -> list[str]:
@@ -130,7 +132,8 @@ def _parquet(columns: Columns) -> bytes:
 
 def _npz(columns: Columns) -> bytes:
     content = io.BytesIO()
-    np.savez(content, **columns)  # type: ignore[arg-type]
+    arrays: dict[str, Any] = columns
+    np.savez(content, **arrays)
     return content.getvalue()
 
 

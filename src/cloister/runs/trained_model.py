@@ -113,10 +113,12 @@ class TrainedModel:
 
     def labels_of(self, raw: Any) -> Any:
         """The labels among raw rows, where there are some."""
-        return self.encoder.labels(raw) if hasattr(self.encoder, "labels") else None
+        labels = getattr(self.encoder, "labels", None)
+        return None if labels is None else labels(raw)
 
     def _read(self, raw: Any) -> Any:
-        return self.encoder.read(raw) if hasattr(self.encoder, "read") else raw
+        read = getattr(self.encoder, "read", None)
+        return raw if read is None else read(raw)
 
     def _inputs(self, raw: Any) -> Tensor:
         """Raw rows as stored inputs, of the kind and the shape that the model was trained on."""
