@@ -239,7 +239,7 @@ def test_what_was_not_trained_is_kept_as_well(tmp_path):
         (nn.Sequential(), "weights for"),
         (lambda: 3, "to make a torch module"),
         (3, "model to be a torch module"),
-        ("lab.nets:wide", "the model own of this run"),
+        ("lab.nets:wide", "can be imported"),
         (Frozen().double(), None),
     ):
         if why is None:

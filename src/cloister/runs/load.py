@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cloister.client.objective import explained
 from cloister.errors import CloisterError, Corrupted, expect, expect_type, nearest
 from cloister.privacy.certificate import Certificate, Price
 from cloister.runs.checkpoint import tensors_and_facts
@@ -96,8 +95,16 @@ def _expect_known(about: ModelFile, path: Path) -> None:
 
 
 def _made(about: ModelFile, given: Any) -> nn.Module:
-    with explained(f"a model that can be made again ({about.model['name']})"):
+    try:
         return about.make(given)
+    except CloisterError:
+        raise
+    except Exception as error:  # whatever a function of somebody else's may raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CloisterError(
+            f"Expected a model that can be made again ({about.model['name']}), found an error ({reason}): give the "
+            "module, or the function that made it."
+        ) from error
 
 
 def _with_weights(module: nn.Module, content: bytes, about: ModelFile, path: Path) -> nn.Module:

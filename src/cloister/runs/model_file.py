@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
 from torch import nn
 
 from cloister.client import preprocessing as preprocessings
@@ -110,6 +111,8 @@ class ModelFile:
             return copy.deepcopy(given)
         name = self.model["name"]
         if isinstance(given, str):
+            if name == OWN:
+                return ModelSource(given, {})(shape=self.seen_shape(), classes=self.outputs)
             expect(given == name, f"the model {name} of this run", given, "give that one, or a module in Python")
             return ModelSource(given, self.model["arguments"])()
         if given is not None:
@@ -147,6 +150,11 @@ class ModelFile:
         remedy = "give it again as preprocessing=..."
         expect(name in PREPROCESSINGS, f"one of the preprocessings {', '.join(PREPROCESSINGS)}", name, remedy)
         return PREPROCESSINGS[name](**{key: _tuple(value) for key, value in settings.items()})
+
+    def seen_shape(self) -> tuple[int, ...]:
+        """The shape of one input as the model sees it."""
+        stored = torch.zeros((1, *self.inputs["shape"]), dtype=getattr(torch, self.inputs["dtype"]))
+        return tuple(self.preprocessing_of(None).test(stored, torch.float32).shape[1:])
 
     def encoder_of(self) -> Encoder | None:
         """How raw rows become stored inputs, where they do."""

@@ -25,12 +25,13 @@ class ModelSource:
     name: str
     arguments: Mapping[str, Any]
 
-    def __call__(self) -> nn.Module:
-        """A new module, not yet trained."""
+    def __call__(self, **supplied: Any) -> nn.Module:
+        """A new module, not yet trained; it is also given what is supplied, as far as it takes that."""
         known = CATALOGUE.get(self.name)
         function = outside.load("model", self.name) if known is None else known
         given = {name: tuple(one) if name == "shape" else one for name, one in self.arguments.items()}  # JSON has lists
-        made = function(**given)
+        taken = inspect.signature(function).parameters
+        made = function(**given, **{name: one for name, one in supplied.items() if name in taken})
         outside.expect_made("model", self.name, made, nn.Module)
         return made
 
