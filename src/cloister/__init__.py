@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from cloister.privacy.ledger import Ledger
     from cloister.runs import trackers
     from cloister.runs.callbacks import Callback, Record, StopTraining
+    from cloister.runs.load import load
     from cloister.runs.run import run
+    from cloister.runs.trained_model import TrainedModel
     from cloister.runs.training import Run
     from cloister.server.cohorts import cyclic, fixed_size, full, poisson
 
@@ -53,6 +55,8 @@ _DEFINED_IN = {
     "Record": "runs.callbacks",
     "StopTraining": "runs.callbacks",
     "Run": "runs.training",
+    "TrainedModel": "runs.trained_model",
+    "load": "runs.load",
     "run": "runs.run",
 }
 _SUBPACKAGES = ("client", "data", "mechanisms", "methods", "models", "server", "transforms")
@@ -72,6 +76,7 @@ __all__ = [
     "Run",
     "ServerOptimizer",
     "StopTraining",
+    "TrainedModel",
     "Transform",
     "UnsupportedMechanismError",
     "calibrate",
@@ -80,6 +85,7 @@ __all__ = [
     "data",
     "fixed_size",
     "full",
+    "load",
     "mechanisms",
     "methods",
     "models",

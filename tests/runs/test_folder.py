@@ -122,7 +122,7 @@ def test_ledger_and_checkpoint_that_were_put_back_together_are_refused(ended, tm
 
 
 ALL = ["description.json", "ledger.jsonl", "checkpoint.safetensors", "metrics.jsonl"]
-RESULTS = ["model.safetensors", "certificate.json", "certificate.txt"]
+RESULTS = ["model.safetensors", "model.json", "certificate.json", "certificate.txt"]
 
 
 @pytest.mark.parametrize("name", [*ALL, *RESULTS])

@@ -150,6 +150,7 @@ def test_the_folder_holds_all_there_is(tmp_path):
         "metrics.jsonl",
         "checkpoint.safetensors",
         "model.safetensors",
+        "model.json",
         "certificate.json",
         "certificate.txt",
     }

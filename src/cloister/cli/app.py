@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cloister.cli import interrupts
+from cloister.cli import after, interrupts
 from cloister.cli.commands import Command
 from cloister.cli.data import data_app
 from cloister.cli.output import file_and_words, number, print_table, program, say, working
@@ -32,6 +32,8 @@ app = typer.Typer(
 
 
 app.add_typer(data_app)
+app.command(cls=Command)(after.predict)
+app.command(cls=Command)(after.export)
 
 
 class _RunCommand(Command):

@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cloister.client.preprocessing import Preprocessing
 from cloister.core import Tensors
-from cloister.errors import CloisterError
+from cloister.errors import CloisterError, Corrupted
 
+STANDARDIZED = ", standardized"
 _LEAST_DEVIATION = 0.05
 """In units of the bound: a feature that varies less than this (or than the noise can tell) is not blown up."""
 
@@ -79,6 +81,22 @@ class Standardization:
         self.center.copy_(released["center"])
         self.scale.copy_(released["scale"])
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values: what was released."""
+        return {"center": self.center.tolist(), "scale": self.scale.tolist(), "bound": self.bound}
+
+    @classmethod
+    def from_json(cls, inner: Preprocessing, found: dict[str, Any]) -> Standardization:
+        """The inverse."""
+        try:
+            center, scale = (torch.tensor(found[name], dtype=torch.float64) for name in ("center", "scale"))
+            bound = float(found["bound"])
+        except (KeyError, TypeError, ValueError):
+            raise Corrupted(
+                "Expected center, scale and bound of a standardization, found others: restore it."
+            ) from None
+        return cls(inner, center, scale, bound)
+
     def apply(self, inputs: Tensor) -> Tensor:
         """Inputs [b, ...] standardized."""
         shape = (-1, *[1] * (inputs.dim() - 2)) if inputs.dim() > 1 else (-1,)
@@ -89,7 +107,7 @@ class Standardization:
         """What happened before, followed by this."""
         return replace(
             self.inner,
-            name=f"{self.inner.name}, standardized",
+            name=f"{self.inner.name}{STANDARDIZED}",
             settings={**self.inner.settings, "bound": self.bound},
             train=_then(self.inner.train, self),
             test=_then(self.inner.test, self),

@@ -24,6 +24,7 @@ from cloister.data.partition import partition_data
 from cloister.data.partitioners import Partition, dirichlet, dirichlet_by_class, iid, natural, overlapping, shards
 from cloister.data.raw import RawData, Samples
 from cloister.data.task import Task, from_arrays
+from cloister.data.user.image_folder import from_image_folder
 from cloister.data.user_data import from_dataset, from_folder
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "from_arrays",
     "from_dataset",
     "from_folder",
+    "from_image_folder",
     "har",
     "heart",
     "iid",

@@ -65,6 +65,10 @@ class Adaptation:
         weights = weights or self.read()
         if weights is not None:
             load_weights(module, weights, tuple(self.weights_skip or ()))
+        return self.restructure(module)
+
+    def restructure(self, module: nn.Module) -> nn.Module:
+        """The same without any weights: for a model whose trained ones are loaded afterwards."""
         if self.batch_norm == "group_norm":
             module = group_norm(module)
         if self.freeze:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloister.errors import Corrupted
+from cloister.privacy.description import plain
 from cloister.runs.files import read_bytes, write_atomically
 from cloister.runs.selection import Kept
 
@@ -43,7 +44,8 @@ class Checkpoint:
     `engine` (name, chunk, machines) lets a resumed run round its sums the way it did before, or notice that it cannot;
     `data` is the fingerprint of the data, which stays in here because whatever is published must not depend on it.
     `metrics` is the hash of the last round's line. `kept` is what the choice of the model that is kept remembers, and
-    `stop` is there once a run is to end early.
+    `stop` is there once a run is to end early. `scores` are those of the final model on the test set, once the run has
+    ended: they stay in here because nothing protects the samples that it was tested on.
     """
 
     round: int
@@ -57,6 +59,7 @@ class Checkpoint:
     """What queries beside training have released so far."""
     kept: Kept = field(default_factory=Kept)
     stop: Stop | None = None
+    scores: dict[str, Any] | None = None
 
     @property
     def newest(self) -> Tensor:
@@ -94,6 +97,7 @@ def write(path: Path, checkpoint: Checkpoint, configuration: str) -> None:
         "configuration": configuration,
         "kept": json.dumps([kept.value, kept.round, kept.waited]),
         "stop": json.dumps(None if stop is None else asdict(stop)),
+        "scores": json.dumps(plain(checkpoint.scores)),
     }
     facts["digest"] = _digest(tensors, facts)
     write_atomically(path, save(tensors, facts), private=True)
@@ -122,6 +126,7 @@ def read(path: Path, device: Any, configuration: str) -> Checkpoint:
         released=found.get("released", {}),
         kept=Kept(found.get("average"), found.get("best"), *json.loads(facts["kept"])),
         stop=None if stop is None else Stop(**stop),
+        scores=json.loads(facts["scores"]),
     )
 
 

@@ -20,6 +20,7 @@ from cloister.errors import CloisterError, nearest, shown
 from cloister.methods.registry import MethodInfo, info_of
 from cloister.runs import outside
 from cloister.runs.keys import PARTS, Key, all_keys, choice, converted, function_of, keys_of, run_keys, takes
+from cloister.runs.model_source import ModelSource
 from cloister.runs.run import run as run_function
 
 Value = str | int | float | bool | list[float] | list[str]
@@ -80,7 +81,7 @@ def build(values: Mapping[str, Any]) -> Experiment:
         made,
         task,
         cohort=parts.make("cohort"),
-        model=partial(parts.make, "model", shape=task.shape, classes=task.outputs),
+        model=ModelSource(parts.chosen["model"], parts.arguments("model", shape=task.shape, classes=task.outputs)),
         **{key.name: parts.resolved[key.name] for key in run_keys() if key.name in parts.resolved},
     )
     return Experiment(parts.resolved, start)
@@ -153,12 +154,17 @@ class _Parts:
     def make(self, part: str, **supplied: Any) -> Any:
         """Build a part from its keys and from what other parts supply, as far as it takes that."""
         spec, option = PARTS[part], self.chosen[part]
+        made = function_of(part, option)(**self.arguments(part, **supplied))
+        outside.expect_made(part, option, made, spec.made)
+        return made
+
+    def arguments(self, part: str, **supplied: Any) -> dict[str, Any]:
+        """What a part is built from."""
+        spec, option = PARTS[part], self.chosen[part]
         function = function_of(part, option)
         names = [key.name for key in keys_of(part, option) if key.name in self.resolved]
         arguments = {name.removeprefix(spec.prefix): self.resolved[name] for name in names}
-        made = function(**arguments, **{name: given for name, given in supplied.items() if takes(function, name)})
-        outside.expect_made(part, option, made, spec.made)
-        return made
+        return arguments | {name: given for name, given in supplied.items() if takes(function, name)}
 
     def make_if_chosen(self, part: str) -> dict[str, Any]:
         """The part by its name, where there is one."""

@@ -5,8 +5,9 @@ config.toml             the keys from which the command line can build the run a
 ledger.jsonl            what was released, charged before it was computed
 checkpoint.safetensors  the newest model and server state, with the hashes of ledger and metrics at that time
 metrics.jsonl           a line per round, with the ledger's hash at that time
-model.safetensors       the final model, by parameter name
-certificate.json, .txt  what was spent, with the ledger's last hash and hashes of the model and of the text
+model.safetensors       the final model: parameters and buffers, by name
+model.json              how the model is made and used (`model_file.py`)
+certificate.json, .txt  what was spent, with the ledger's last hash and hashes of the model's two files and of the text
 
 A file that was altered, cut short, or put back to an earlier state disagrees with another one, and whoever opens the
 run is told so. (A whole folder that was put back agrees with itself: against that, keep a copy of the certificate.)
@@ -127,7 +128,7 @@ class RunFolder:
             return Verified(ledger, at, metrics, None)
         description = self.description()
         certificate = certify(description, ledger, at.gaps)
-        expect_ended(self.path, stored, certificate, list(description.model.shapes), at, metrics, ledger)
+        expect_ended(self.path, stored, certificate, description, at, metrics, ledger)
         return Verified(ledger, at, metrics, certificate)
 
     def certificate(self) -> Certificate:
@@ -155,12 +156,15 @@ class RunFolder:
         """The lines so far, verified."""
         return self.metrics_file().public()
 
-    def finish(self, certificate: Certificate, parameters: Mapping[str, Tensor]) -> None:
-        """Write the final model, then the certificate (whose presence says that the run has ended)."""
+    def finish(self, certificate: Certificate, tensors: Mapping[str, Tensor], about: bytes) -> None:
+        """Write the final model, then the certificate (whose presence says that the run has ended).
+
+        `tensors` are all that the model consists of, what was not trained included; `about` is its model.json.
+        """
         from safetensors.torch import save
 
-        tensors = {name: value.detach().cpu().contiguous() for name, value in parameters.items()}
-        files = {"model.safetensors": save(tensors), "certificate.txt": text_of(certificate)}
+        kept = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+        files = {"model.safetensors": save(kept), "model.json": about, "certificate.txt": text_of(certificate)}
         for name, content in files.items():
             write_atomically(self.path / name, content)
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}

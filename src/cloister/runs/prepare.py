@@ -28,6 +28,7 @@ from cloister.random.streams import Streams
 from cloister.round.bind import Federation, bind, bind_method, charge_of, event_of
 from cloister.runs.description import describe_model, describe_run, made_of_noise
 from cloister.runs.evaluate import Score, scorer
+from cloister.runs.model_file import ModelFile
 from cloister.runs.noise import Clients, Noise, calibrate_noise, expect_small_delta, with_noise
 from cloister.runs.own_models import expect_numbers, expect_plain, initialized
 from cloister.runs.queries import Queries, expect_gaussian, plan_queries
@@ -46,6 +47,8 @@ class Ready:
     description: RunDescription
     fingerprint: str
     """Of the data; never part of what is published."""
+    about: ModelFile
+    """How the model is made and used, for whoever loads it later."""
     queries: Queries
     standardization: Standardization | None = None
     """Which a query sets before the first round."""
@@ -63,6 +66,11 @@ class Ready:
     def model_at(self, w: Tensor) -> nn.Module:
         """The module with these parameters."""
         return self.fed.objective.layout.load(self.module, w.to(self.w.device)).eval()
+
+    def tensors_at(self, w: Tensor) -> dict[str, Tensor]:
+        """All that the model with these parameters consists of, by name: frozen parameters and buffers, too."""
+        trained = self.fed.objective.layout.views(w)
+        return {**dict(self.module.named_buffers()), **dict(self.module.named_parameters()), **trained}
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,8 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
     description = describe_run(request, fed, placed.w, noise.budgets, model, selection, asked)
     fed = _with_own_noise(fed, placed.w, description, fingerprint)
     score = scorer(placed.module, placed.objective.layout, request.task, placed.w)
+    made = request.task.model if request.model is None else request.model
+    about = ModelFile.of(request.task, made, request.adaptation, request.options.dtype, description.configuration_hash)
     return Ready(
         fed,
         placed.module,
@@ -104,6 +114,7 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
         score,
         description,
         fingerprint,
+        about,
         queries,
         standardization,
         request.task.loss,

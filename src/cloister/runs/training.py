@@ -157,14 +157,15 @@ class Training:
                     refused = str(refusal)
             self.log.write()
             certificate = certify(self.ready.description, self.ledger, self.at.gaps)
-            self._end(certificate)
+            score = self._score if self.at.result is self.at.newest else None
+            score = score or self.ready.score(self.at.result)
+            self._end(certificate, score)
         finally:
             self._writer.shutdown()
             self.ledger.close()
-        score = self._score if self.at.result is self.at.newest else None
         found = Run(
             model=self.ready.model_at(self.at.result),
-            accuracy=(score or self.ready.score(self.at.result)).accuracy,
+            accuracy=score.accuracy,
             certificate=certificate,
             history=self.log.history,
             folder=None if self.folder is None else self.folder.path,
@@ -284,13 +285,17 @@ class Training:
         if self._written is not None:
             self._written.result()
 
-    def _end(self, certificate: Certificate) -> None:
+    def _end(self, certificate: Certificate, score: Score) -> None:
         """The last checkpoint, the model and the certificate, unless a run that had ended spent nothing more."""
         if self.folder is None or (self.ended and self.at.hash == self.ledger.hash):
             return
         # No round follows, and the state of correlated noise could be subtracted from the model.
         state = replace(self.at.state, mechanism={})
-        self.at = replace(self.at, state=state, hash=self.ledger.hash)  # also of rounds that were charged in vain
+        hash = self.ledger.hash  # also of rounds that were charged in vain
+        self.at = replace(self.at, state=state, hash=hash, scores=asdict(score))
         self._checkpoint()
         self._wait()
-        self.folder.finish(certificate, self.ready.fed.objective.layout.views(self.at.result))
+        about, standardization = self.ready.about, self.ready.standardization
+        if standardization is not None:
+            about = replace(about, standardization=standardization.to_json())
+        self.folder.finish(certificate, self.ready.tensors_at(self.at.result), about.to_bytes())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from cloister.errors import Corrupted
 from cloister.privacy.certificate import Certificate
-from cloister.privacy.description import plain
+from cloister.privacy.description import RunDescription, plain
 from cloister.privacy.ledger import Ledger
 from cloister.runs.checkpoint import Checkpoint, tensors_and_facts
 from cloister.runs.files import read_bytes
@@ -21,29 +20,30 @@ def expect_ended(
     path: Path,
     stored: Mapping[str, Any],
     certificate: Certificate,
-    names: list[str],
+    description: RunDescription,
     at: Checkpoint,
     metrics: Metrics,
     ledger: Ledger,
 ) -> None:
     """The stored certificate is that of the ledger, and model, text, metrics and checkpoint are those of its end.
 
-    `certificate` was computed afresh; `names` are those of the model's parameters, in the order of the flat vector.
+    `certificate` was computed afresh.
     """
+    from cloister.runs.model_file import ModelFile, expect_hashes
+
     wrong = _differs(stored, plain(certificate.to_json()))
     if wrong:
         raise Corrupted(
             f"Expected the certificate in {path} to follow from its ledger, found another {wrong}: one of the "
             "two was altered or put back, so restore both."
         )
-    files = stored.get("files")
-    contents = {name: read_bytes(path / name) for name in ("model.safetensors", "certificate.txt")}
-    for name, content in contents.items():
-        known = files.get(name) if isinstance(files, dict) else None
-        told = name != "certificate.txt" or stored["versions"] != certificate.versions  # else computed again
-        if hashlib.sha256(content).hexdigest() != known or not (told or content == text_of(certificate)):
-            raise Corrupted(f"Expected the {name} that the certificate in {path} is about, found another: restore it.")
-    if not _is_model(contents["model.safetensors"], names, at):
+    contents = {name: read_bytes(path / name) for name in ("model.safetensors", "model.json", "certificate.txt")}
+    expect_hashes(stored.get("files"), contents, path)
+    same_software = stored["versions"] == certificate.versions  # else it may say things in other words
+    if same_software and contents["certificate.txt"] != text_of(certificate):
+        raise Corrupted(f"Expected the certificate.txt of the certificate in {path}, found another: restore it.")
+    ModelFile.from_bytes(contents["model.json"], path).expect_of(description, path)
+    if not _holds_model(contents["model.safetensors"], list(description.model.shapes), at):
         raise Corrupted(f"Expected the model of the last checkpoint in {path}, found another: restore both.")
     whole = all(read_bytes(path / name)[-1:] in (b"", b"\n") for name in ("ledger.jsonl", "metrics.jsonl"))
     if at.hash != ledger.hash or at.metrics != metrics.hash or not whole:
@@ -58,12 +58,14 @@ def text_of(certificate: Certificate) -> bytes:
     return (str(certificate) + "\n").encode()
 
 
-def _is_model(content: bytes, names: list[str], at: Checkpoint) -> bool:
-    """Whether a model's file holds the parameters that a checkpoint keeps, to the bit."""
+def _holds_model(content: bytes, names: list[str], at: Checkpoint) -> bool:
+    """Whether a model's file holds the trained parameters that a checkpoint keeps, to the bit, whatever it holds beside
+    them. `names` are those of the trained parameters, in the order of the flat vector.
+    """
     from cloister.core.hashing import hash_of
 
     tensors, _ = tensors_and_facts(content)
-    if sorted(tensors) != sorted(names):
+    if not set(names) <= set(tensors):
         return False
     start = 0
     for name in names:

@@ -1,0 +1,36 @@
+"""Encoders by kind: from the plain values that a model's file holds back to what turns raw rows into inputs.
+
+Beside `encode` and `to_json` an encoder may have:
+
+read(raw)      what `encode`, `labels` and `identity` take as well, so that files are read once
+labels(raw)    the labels of these rows; None where there are none
+identity(raw)  columns that tell rows apart (a file name, the client), by name, one value for every row
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cloister.errors import CloisterError, Corrupted, expect_one_of
+
+if TYPE_CHECKING:
+    from cloister.data.task import Encoder
+
+KINDS: dict[str, str] = {"images": "cloister.data.user.image_encoder:ImageEncoder"}
+"""Where the class of each kind lies; it has `from_json`. Imported when needed, because of what they import."""
+
+
+def encoder_of(found: Mapping[str, Any]) -> Encoder:
+    """The encoder that gave these values."""
+    kind = found.get("kind")
+    expect_one_of("the kind of encoder", kind, KINDS, "use the version of Cloister that wrote the file")
+    module, _, name = KINDS[str(kind)].partition(":")
+    make: Callable[[Mapping[str, Any]], Encoder] = getattr(importlib.import_module(module), name).from_json
+    try:
+        return make(found)
+    except CloisterError:
+        raise
+    except (TypeError, KeyError, ValueError) as error:
+        raise Corrupted(f"Expected an encoder of kind {kind}, found a damaged one ({error}): restore it.") from error

@@ -1,0 +1,1 @@
+"""Tasks from people's own files."""
