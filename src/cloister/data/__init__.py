@@ -23,7 +23,16 @@ from cloister.data.partition import partition_data
 from cloister.data.partitioners import Partition, dirichlet, dirichlet_by_class, iid, natural, overlapping, shards
 from cloister.data.raw import RawData, Samples
 from cloister.data.task import Task, from_arrays
-from cloister.data.user_data import from_dataset, from_folder
+from cloister.data.user import (
+    Schema,
+    encoder_from_json,
+    from_dataset,
+    from_file,
+    from_folder,
+    from_frame,
+    from_path,
+    inspect,
+)
 
 __all__ = [
     "CATALOGUE",
@@ -31,6 +40,7 @@ __all__ = [
     "Partition",
     "RawData",
     "Samples",
+    "Schema",
     "Task",
     "cifar10",
     "cifar100",
@@ -38,16 +48,21 @@ __all__ = [
     "dirichlet",
     "dirichlet_by_class",
     "emnist",
+    "encoder_from_json",
     "fashion_mnist",
     "fed_emnist",
     "femnist",
     "femnist_digits",
     "from_arrays",
     "from_dataset",
+    "from_file",
     "from_folder",
+    "from_frame",
+    "from_path",
     "har",
     "heart",
     "iid",
+    "inspect",
     "mnist",
     "natural",
     "overlapping",

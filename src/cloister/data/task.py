@@ -29,8 +29,11 @@ class Encoder(Protocol):
     def encode(self, raw: Any) -> Tensor:
         """The inputs of raw rows, whose labels may be missing."""
 
+    def labels(self, raw: Any) -> Tensor | None:
+        """The labels of raw rows; None where they have none."""
+
     def to_json(self) -> dict[str, Any]:
-        """Plain values from which it can be made again (`cloister.data.encoders`)."""
+        """Plain values from which it can be made again (`cloister.data.user.encoders`)."""
 
 
 @dataclass(frozen=True, repr=False)
