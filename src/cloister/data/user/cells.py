@@ -96,21 +96,20 @@ class Words:
         self.exact = {word: group for group, words in enumerate(groups) for word in words}
         of_number: dict[float, set[int]] = {}
         for word, group in self.exact.items():
-            if (number := _plain_number(word)) is not None:
+            if (number := number_of(word)) is not None:
                 of_number.setdefault(number, set()).add(group)
         self.by_number = {number: next(iter(found)) for number, found in of_number.items() if len(found) == 1}
+        self.all_numbers = len(self.exact) > 0 and all(
+            (number := number_of(word)) is not None and number in self.by_number for word in self.exact
+        )
 
     def find(self, value: Any) -> int | None:
         """Which group a cell belongs to."""
         text = text_of(value)
         if text in self.exact:
             return self.exact[text]
-        number = _plain_number(text)
+        number = number_of(text)
         return None if number is None else self.by_number.get(number)
-
-
-def _plain_number(text: str) -> float | None:
-    return None if text.lower() in ("true", "false") else number_of(text)
 
 
 def truth_of(value: Any) -> int | None:

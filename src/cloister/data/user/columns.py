@@ -161,6 +161,17 @@ class Column:
         """In which category a cell is."""
         return Words(self.groups)
 
+    @cached_property
+    def is_read_as_number(self) -> bool:
+        """Whether whatever it may hold is a number, so that its cells can be read as such at once."""
+        missing = all(number_of(word) is not None for word in self.get("missing", ()))
+        return missing and (self.kind == "number" or (bool(self.categories) and self.words.all_numbers))
+
+    @cached_property
+    def own_missing(self) -> tuple[str, ...]:
+        """Cells of this column that count as missing beside those of all columns."""
+        return tuple(text_of(word) for word in self.get("missing", ()))
+
     def value_of(self, cell: Any) -> float | None:
         """The number that a cell stands for (a number, a day, the place of a category); None if it stands for none."""
         if self.kind == "number":

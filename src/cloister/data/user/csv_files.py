@@ -1,167 +1,129 @@
 """CSV files. pandas' parser makes the numbers where it can; where it cannot, cells are read as text, one by one.
 
-pandas is lenient: a row that is too short is filled up without a word. So the cells of every row are counted first.
+pandas is lenient: a row that is too short is filled up without a word. So the cells of every row are counted first. It
+also takes its time to begin: small files with the same columns are read together.
 """
 
 from __future__ import annotations
 
-import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
 from cloister.data.raw import Array
 from cloister.data.user.cells import Cells, cells_of
-from cloister.data.user.tables import Layout, Table, expect_different
+from cloister.data.user.csv_text import CsvText
+from cloister.data.user.tables import Layout, Table, readable
 from cloister.errors import CloisterError
 
+Columns = dict[str, Array | Cells]
 
-def read_csv(path: Path, layout: Layout) -> Table:
-    """The wanted columns of a CSV file."""
-    text = _text(path)
-    names, skipped = _header(path, text, layout)
-    wanted = layout.select(names, str(path))
-    if _is_even(text, layout.separator, len(names), skipped):
-        try:
-            columns = _by_pandas(text, names, wanted, layout, skipped)
-        except (ValueError, TypeError, OverflowError):  # something that is no number, or no CSV
-            columns = _by_cell(path, text, names, wanted, layout, skipped)
-    else:
-        columns = _by_cell(path, text, names, wanted, layout, skipped)
-    rows = max((_length(column) for column in columns.values()), default=0)
+TOGETHER = 2**22
+"""Characters that are read in one go; more are no faster."""
+
+
+def read_csvs(paths: Sequence[Path], layout: Layout) -> list[Table]:
+    """The wanted columns of CSV files, of each as if it were the only one."""
+    opened: list[CsvText] = []
+    found: list[Table] = []
+    for path in paths:
+        with readable(path):
+            opened.append(CsvText.open(path, layout))
+            layout.select(opened[-1].names, str(path))
+        if sum(len(one.text) for one in opened) > TOGETHER:
+            found += _read(opened, layout)
+            opened = []
+    return found + _read(opened, layout)
+
+
+def _read(opened: Sequence[CsvText], layout: Layout) -> list[Table]:
+    """Files that can be read together are; a cell that cannot be read is then looked for in each by itself."""
+    found: list[Table] = []
+    for (_, even), group in groupby(opened, lambda one: (one.names, one.even_rows is not None)):
+        some = list(group)
+        parts = _together(some, layout) if even else None
+        for number, one in enumerate(some):
+            with readable(one.path):
+                columns = parts[number] if parts else _by_cell(one, layout)
+            found.append(_table(one, columns, layout))
+    return found
+
+
+def _table(one: CsvText, columns: Columns, layout: Layout) -> Table:
+    first = next(iter(columns.values()))
+    rows = len(first.codes if isinstance(first, Cells) else first)
+    path = one.path
     return Table(columns, rows, str(path), lambda row: f"line {_line(path, layout, row)} of {path}")
 
 
-def header_of(path: Path, layout: Layout) -> list[str]:
-    """The names of a file's columns."""
-    return _header(path, _text(path), layout)[0]
+def _line(path: Path, layout: Layout, row: int) -> int:
+    """In which line of a file a row stands; the text is read again, for only whoever made a mistake needs it."""
+    return next(line for number, (line, _) in enumerate(CsvText.open(path, layout).rows()) if number == row)
 
 
-def first_row(path: Path) -> list[str]:
-    """The cells of a file's first row."""
-    return [cell.strip() for cell in next(_rows(path, _text(path), ","))[1]]
-
-
-def _text(path: Path) -> str:
-    data = path.read_bytes()
-    if not data.strip():
-        raise CloisterError(f"Expected a table in {path}, found an empty file: remove it, or give it a header.")
-    if b"\0" in data:
-        line = data[: data.index(b"\0")].count(b"\n") + 1
-        raise CloisterError(
-            f"Expected text in {path}, found binary data in line {line}: save the table as CSV in UTF-8."
-        )
+def _together(some: Sequence[CsvText], layout: Layout) -> list[Columns] | None:
+    """The columns of each of these files; None where pandas finds something that is no number."""
+    lengths = [one.even_rows or 0 for one in some]
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise CloisterError(
-            f"Expected UTF-8 in {path}, found the byte {data[error.start]:#04x} in line {line}: save it as UTF-8."
-        ) from None
-    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+        arrays = _by_pandas(some[0], "".join(one.body for one in some), layout)
+    except (ValueError, TypeError, OverflowError):
+        if len(some) == 1:
+            return None
+        alone = [_together([one], layout) for one in some]
+        return [parts[0] if parts else _by_cell(one, layout) for one, parts in zip(some, alone, strict=True)]
+    if {len(array) for array in arrays.values()} != {sum(lengths)}:
+        return None  # it counts rows otherwise than we do
+    cuts = np.cumsum(lengths)[:-1]
+    split = {name: np.split(array, cuts) for name, array in arrays.items()}
+    return [
+        {name: parts[at] if name in layout.numbers else cells_of(parts[at]) for name, parts in split.items()}
+        for at in range(len(some))
+    ]
 
 
-def _rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Every row that is not blank, with the number of the line in which it ends."""
-    reader = csv.reader(io.StringIO(text), delimiter=separator, skipinitialspace=True, strict=True)
-    try:
-        for row in reader:
-            if row and (len(row) > 1 or row[0].strip()):
-                yield reader.line_num, row
-    except csv.Error as error:
-        raise CloisterError(
-            f"Expected CSV in {path}, found an error in line {reader.line_num} ({error}): check its quotes."
-        ) from None
-
-
-def _header(path: Path, text: str, layout: Layout) -> tuple[list[str], int]:
-    """The names of the columns, and how many lines they take."""
-    line, row = next(_rows(path, text, layout.separator))
-    if layout.headers:
-        fitting = next((list(names) for names in layout.headers if len(names) == len(row)), None)
-        if fitting is None:
-            raise CloisterError(
-                f"Expected {len(layout.headers[0])} cells in a row of {path}, as the schema has columns, found "
-                f"{len(row)} in line {line}: fix the file or the schema."
-            )
-        return fitting, 0
-    names = [name.strip() for name in row]
-    unnamed = [number for number, name in enumerate(names, start=1) if not name]
-    if unnamed:
-        raise CloisterError(f"Expected a name for every column of {path}, found none for column {unnamed[0]}: add it.")
-    expect_different(names, str(path))
-    return names, line
-
-
-def _is_even(text: str, separator: str, width: int, skipped: int) -> bool:
-    """Whether all rows have so many cells; with quotes about, which may hide separators, rows are read one by one."""
-    if '"' in text:
-        rows = csv.reader(io.StringIO(text), delimiter=separator, skipinitialspace=True, strict=True)
-        try:
-            return all(len(row) in (0, width) for row in rows)
-        except csv.Error:
-            return False
-    characters = np.frombuffer(text.encode(), dtype=np.uint8)
-    starts = np.append(0, np.flatnonzero(characters == ord("\n")) + 1)
-    starts = starts[starts < len(characters)]
-    separators = np.add.reduceat((characters == ord(separator)).view(np.uint8), starts, dtype=np.int64)
-    blank = characters[starts] == ord("\n")
-    return bool((blank | (separators == width - 1))[skipped:].all())
-
-
-def _by_pandas(
-    text: str, names: list[str], wanted: list[str], layout: Layout, skipped: int
-) -> dict[str, Array | Cells]:
+def _by_pandas(table: CsvText, body: str, layout: Layout) -> dict[str, Array]:
     import pandas as pd
 
-    kinds = {name: "float64" if name in layout.numbers else "object" for name in wanted}
+    names, wanted = table.names, layout.select(table.names, str(table.path))
+    # Columns by number: pandas takes longer to make names for a small file than to read it.
+    places = [names.index(name) for name in wanted]
+    numbers = all(name in layout.numbers for name in wanted)
+    kinds = {at: _NUMBER if name in layout.numbers else _TEXT for name, at in zip(wanted, places, strict=True)}
     try:
         frame = pd.read_csv(
-            io.StringIO(text),
+            io.StringIO(body),
             sep=layout.separator,
             header=None,
-            names=names,
-            usecols=wanted,
-            skiprows=skipped,
-            dtype=kinds,
-            na_values={name: list(layout.missing.get(name, ())) for name in wanted if name in layout.numbers},
+            usecols=None if len(wanted) == len(names) else places,
+            dtype=_NUMBER if numbers else kinds,
+            na_values=list(layout.missing),
             keep_default_na=False,
             skipinitialspace=True,
-            index_col=False,
             low_memory=False,
         )
     except pd.errors.EmptyDataError:
         return {name: np.empty(0) for name in wanted}
-    arrays = {name: frame[name].to_numpy() for name in wanted}
-    return {name: array if name in layout.numbers else cells_of(array) for name, array in arrays.items()}
+    if numbers:
+        arrays = dict(zip(sorted(places), frame.to_numpy().T, strict=True))
+    else:
+        arrays = {at: frame[at].to_numpy() for at in places}
+    return {name: arrays[at] for name, at in zip(wanted, places, strict=True)}
 
 
-def _by_cell(
-    path: Path, text: str, names: list[str], wanted: list[str], layout: Layout, skipped: int
-) -> dict[str, Array | Cells]:
+_NUMBER, _TEXT = np.dtype(np.float64), np.dtype(object)
+
+
+def _by_cell(table: CsvText, layout: Layout) -> Columns:
     """All cells as they are written; a row that is too short or too long is refused, and its line named."""
-    rows = []
-    for line, row in _rows(path, text, layout.separator):
-        if line <= skipped:
-            continue
+    rows, names = [], table.names
+    for line, row in table.rows():
         if len(row) != len(names):
             raise CloisterError(
-                f"Expected {len(names)} cells in a row of {path}, found {len(row)} in line {line}: fix that line."
+                f"Expected {len(names)} cells in a row of {table.path}, found {len(row)} in line {line}: fix that line."
             )
         rows.append(row)
-    places = {name: names.index(name) for name in wanted}
+    places = {name: names.index(name) for name in layout.select(names, str(table.path))}
     return {name: cells_of(np.array([row[at] for row in rows], dtype=object)) for name, at in places.items()}
-
-
-def _length(column: Array | Cells) -> int:
-    return len(column.codes if isinstance(column, Cells) else column)
-
-
-def _line(path: Path, layout: Layout, row: int) -> int:
-    """In which line of a file a row stands."""
-    text = _text(path)
-    _, skipped = _header(path, text, layout)
-    lines = (line for line, _ in _rows(path, text, layout.separator) if line > skipped)
-    return next(line for number, line in enumerate(lines) if number == row)

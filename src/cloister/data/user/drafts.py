@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from cloister.data.user.cells import MISSING, Cells, days_of, number_of, text_of, truth_of
-from cloister.data.user.csv_files import first_row
+from cloister.data.user.csv_text import first_row
 from cloister.data.user.plain_tables import column_names
 from cloister.data.user.schema import Schema
 from cloister.data.user.schema_files import toml_text

@@ -6,11 +6,12 @@ The one exception is declared: a fill of `client_mean` or `client_median`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from cloister.data.raw import Array
-from cloister.data.user.cells import Cells, Words, number_of
+from cloister.data.user.cells import Cells, Words
 from cloister.data.user.columns import CLIENT_FILLS, Column
 from cloister.data.user.tables import Table
 from cloister.errors import nearest
@@ -46,11 +47,11 @@ def labels(column: Column, table: Table, missing: Sequence[str]) -> Array:
 
 def values(column: Column, table: Table, missing: Sequence[str]) -> Array:
     """A number for every cell, NaN where it is missing, -1 for a category that is unknown and may be."""
-    absent = [*missing, *map(str, column.get("missing", ()))]
+    nothing = _nothing((*missing, *column.own_missing))
     data = table.columns[column.name]
     if not isinstance(data, Cells) and data.dtype.kind in "iuf" and column.kind == "number":
-        return _numbers(column, table, data, absent)
-    cells, nothing = table.cells(column.name), Words([absent])
+        return _numbers(column, table, data, list(nothing.by_number))
+    cells = table.cells(column.name)
     found = []
     for number, cell in enumerate(cells.values):
         value = np.nan if nothing.find(cell) is not None else column.value_of(cell)
@@ -63,15 +64,19 @@ def values(column: Column, table: Table, missing: Sequence[str]) -> Array:
     return cells.taken(found, np.nan)
 
 
-def _numbers(column: Column, table: Table, data: Array, absent: Sequence[str]) -> Array:
+@lru_cache
+def _nothing(words: tuple[str, ...]) -> Words:
+    return Words([words])
+
+
+def _numbers(column: Column, table: Table, data: Array, absent: Sequence[float]) -> Array:
     """Numbers that were read as such."""
     found = data.astype(np.float64)
     infinite = np.flatnonzero(np.isinf(found))
     if len(infinite):
         _refuse(column, table, int(infinite[0]), float(found[infinite[0]]))
-    numbers = [number for word in absent if (number := number_of(word)) is not None]
-    if numbers:
-        found[np.isin(found, numbers)] = np.nan
+    if absent:
+        found[np.isin(found, absent)] = np.nan
     return found
 
 

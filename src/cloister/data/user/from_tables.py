@@ -19,13 +19,11 @@ from cloister.data.user.labels import class_names, loss_for
 from cloister.data.user.plain_tables import as_classes, expect_alike, plain_schema, read_arrays
 from cloister.data.user.schema import Schema
 from cloister.data.user.schema_files import schema_of
-from cloister.data.user.tables import Table, client_files, read_file, read_frame
+from cloister.data.user.tables import Table, client_files, read_file, read_files, read_frame
 from cloister.errors import CloisterError, expect
 
 AnySchema = Schema | Mapping[str, Any] | str | Path
 AnyLoss = Loss | LossFunction | str
-Part = tuple[str, Table]
-"""A client, and its table."""
 
 
 def from_folder(
@@ -46,7 +44,10 @@ def from_folder(
     if known is None:
         return _plain_task(files, plain, options)
     layout = known.layout(labels=True)
-    return _task(known, [(client, read_file(file, layout)) for client, file in files], options)
+    tables = read_files([file for _, file in files], layout)
+    return _made(
+        known, [(table, np.full(table.rows, client)) for (client, _), table in zip(files, tables, strict=True)], options
+    )
 
 
 def from_file(
@@ -123,10 +124,6 @@ def _split_task(known: Schema, table: Table, owner: str, options: dict[str, Any]
     if schema is None:
         return _plain_arrays(known, [(table, owners)], options)
     return _made(known, [(table, owners)], options)
-
-
-def _task(schema: Schema, parts: Sequence[Part], options: dict[str, Any]) -> Task:
-    return _made(schema, [(table, np.full(table.rows, client)) for client, table in parts], options)
 
 
 def _made(schema: Schema, parts: Sequence[tuple[Table, Array]], options: dict[str, Any]) -> Task:

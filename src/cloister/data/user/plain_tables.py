@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cloister.data.raw import Array
-from cloister.data.user.csv_files import header_of
+from cloister.data.user.csv_text import CsvText
 from cloister.data.user.schema import Schema
 from cloister.data.user.tables import Layout, Table, frame_columns, readable
 from cloister.errors import CloisterError, nearest
@@ -38,7 +38,7 @@ def column_names(raw: Any) -> list[str]:
             from pyarrow import parquet
 
             return list(parquet.read_schema(raw).names)
-        return header_of(raw, Layout())
+        return CsvText.open(raw, Layout()).names
 
 
 def read_arrays(file: Path) -> tuple[Array, Array]:

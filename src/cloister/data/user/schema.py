@@ -29,7 +29,7 @@ from cloister.data.user import encoding
 from cloister.data.user.cells import MISSING, number_of, text_of
 from cloister.data.user.columns import CLIENT_FILLS, Column
 from cloister.data.user.encoding import Group
-from cloister.data.user.tables import Layout, Table, client_files, read_file, read_frame
+from cloister.data.user.tables import Layout, Table, client_files, read_files, read_frame
 from cloister.errors import CloisterError, expect, expect_one_of, nearest, shown
 
 
@@ -111,8 +111,8 @@ class Schema:
             return [read_frame(raw, layout)]
         path = Path(raw)
         if path.is_dir():
-            return [read_file(file, layout) for _, file in client_files(path, self.files)]
-        return [read_file(path, layout)]
+            return read_files([file for _, file in client_files(path, self.files)], layout)
+        return read_files([path], layout)
 
     def features(self, table: Table, groups: Sequence[Group] | None = None) -> Array:
         """The inputs of a table [n, k]; `groups` are its clients' rows, by default all of one client."""
@@ -132,13 +132,12 @@ class Schema:
         if key not in self._layouts:
             names = tuple(self.columns)
             unlabeled = tuple(name for name in names if name not in self.label)
-            words = [word for word in self.missing if number_of(word) is None]
-            numbers = [column for column in self.columns.values() if column.kind == "number"]
+            words = tuple(word for word in self.missing if number_of(word) is None)
             self._layouts[key] = Layout(
                 separator=self.separator,
                 headers=() if self.header else ((names,) if labels else (names, unlabeled)),
-                numbers=frozenset(column.name for column in numbers),
-                missing={column.name: [*words, *map(text_of, column.get("missing", ()))] for column in numbers},
+                numbers=frozenset(name for name, column in self.columns.items() if column.is_read_as_number),
+                missing=words,
                 select=_selector(self, labels, client),
             )
         return self._layouts[key]

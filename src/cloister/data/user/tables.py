@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -59,19 +59,30 @@ class Layout:
     """The columns, where files do not begin with them; the one with as many as a file has counts."""
     numbers: frozenset[str] = frozenset()
     """Columns that are read as numbers at once."""
-    missing: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Cells of these columns that are no numbers and mean nothing."""
+    missing: tuple[str, ...] = ()
+    """Cells that are no numbers and mean nothing, in any column."""
     select: Callable[[Sequence[str], str], list[str]] = _every_column
     """Which of the columns that a source has are wanted; whatever should not be is refused."""
 
 
-def read_file(path: Path, layout: Layout) -> Table:
-    """The wanted columns of a file; whatever is wrong with it is one sentence."""
-    from cloister.data.user.csv_files import read_csv
+def read_files(paths: Sequence[Path], layout: Layout) -> list[Table]:
+    """The wanted columns of files; whatever is wrong with one is a sentence."""
+    from cloister.data.user.csv_files import read_csvs
 
-    reader = {".parquet": _read_parquet, ".npz": _read_npz}.get(path.suffix.lower(), read_csv)
-    with readable(path):
-        return reader(path, layout)
+    readers = {".parquet": _read_parquet, ".npz": _read_npz}
+    found: dict[Path, Table] = {}
+    for path in paths:
+        if path.suffix in readers:
+            with readable(path):
+                found[path] = readers[path.suffix](path, layout)
+    texts = [path for path in paths if path.suffix not in readers]
+    found |= zip(texts, read_csvs(texts, layout), strict=True)
+    return [found[path] for path in paths]
+
+
+def read_file(path: Path, layout: Layout) -> Table:
+    """The wanted columns of a file."""
+    return read_files([path], layout)[0]
 
 
 class readable:  # noqa: N801
