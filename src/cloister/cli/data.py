@@ -88,6 +88,7 @@ def show(
 def inspect(
     path: Annotated[Path, typer.Argument(help="A client's file, or a folder of them (then its first file is read).")],
     label: Annotated[str | None, typer.Option(help="The column of labels [default: a guess].")] = None,
+    client: Annotated[str | None, typer.Option(help="For one file: the column that says whose a row is.")] = None,
     files: Annotated[str | None, typer.Option(help="For a folder: which files are clients', such as '*.data'.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write it [default: print].")] = None,
 ) -> None:
@@ -99,7 +100,7 @@ def inspect(
 
     if output is not None and output.exists():
         raise CloisterError(f"Expected a new file, found {output}: remove it, or write elsewhere.")
-    text, source = draft(path, label=label, files=files)
+    text, source = draft(path, label, client, files)
     say(f"drafted from {source}\nnote: {WARNING}", err=True)
     if output is None:
         say(text.rstrip("\n"))

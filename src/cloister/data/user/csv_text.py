@@ -66,9 +66,9 @@ class CsvText:
         return int(there.sum()) if even.all() else None
 
 
-def first_row(path: Path) -> list[str]:
+def first_row(path: Path, separator: str) -> list[str]:
     """The cells of a file's first row."""
-    return [cell.strip() for cell in next(_rows(path, _text(path), ","))[1]]
+    return [cell.strip() for cell in next(_rows(path, _text(path), separator))[1]]
 
 
 def _text(path: Path) -> str:

@@ -41,7 +41,7 @@ def labels(column: Column, table: Table, missing: Sequence[str]) -> Array:
     gaps = np.flatnonzero(np.isnan(found))
     if len(gaps):
         remedy = "remove the row, for a label cannot be filled in"
-        table.refuse(column.name, int(gaps[0]), "a label", "none", remedy)
+        table.refuse(column.name, int(gaps[0]), "a label", None, remedy)
     return found if column.kind == "number" else found.astype(np.int64)
 
 
@@ -99,7 +99,7 @@ def _filled(column: Column, table: Table, found: Array, gaps: Array, groups: Seq
     fill = column.get("fill")
     if fill is None:
         remedy = "declare fill for the column, a constant in its own units"
-        table.refuse(column.name, int(np.flatnonzero(gaps)[0]), "a value", "none", remedy)
+        table.refuse(column.name, int(np.flatnonzero(gaps)[0]), "a value", None, remedy)
     if fill not in CLIENT_FILLS:
         constant = column.value_of(fill)
         assert constant is not None  # as the declaration was checked

@@ -119,7 +119,7 @@ def _split_task(known: Schema, table: Table, owner: str, options: dict[str, Any]
     bad = [number for number, word in enumerate(words) if word in known.missing]
     row = int(gaps[0]) if len(gaps) else cells.first_row(bad[0]) if bad else None
     if row is not None:
-        table.refuse(owner, row, "a client's name", "none", "every row is somebody's")
+        table.refuse(owner, row, "a client's name", None, "every row is somebody's")
     owners = np.array([*words, ""], dtype=str)[cells.codes]
     if schema is None:
         return _plain_arrays(known, [(table, owners)], options)

@@ -40,10 +40,9 @@ class Table:
             ) from None
 
     def refuse(self, name: str, row: int, expectation: str, found: object, remedy: str) -> None:
-        """Say what is wrong with a cell, and where it stands."""
-        raise CloisterError(
-            f"Expected {expectation} in column {name!r}, found {shown(found)} in {self.place(row)}: {remedy}."
-        )
+        """Say what is wrong with a cell (None: a missing one), and where it stands."""
+        what = "nothing" if found is None else shown(found)
+        raise CloisterError(f"Expected {expectation} in column {name!r}, found {what} in {self.place(row)}: {remedy}.")
 
 
 def _every_column(names: Sequence[str], source: str) -> list[str]:
