@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import cloister as cl
-from cloister.data.encoders import encoder_of
+from cloister.data.encoders import encoder_from_json
 from cloister.data.user import decoding
 from cloister.errors import CloisterError, Corrupted
 
@@ -286,7 +286,7 @@ def test_a_folder_that_may_not_be_read_is_one_sentence(folder):
 
 def test_the_encoder_takes_folders_lists_and_arrays(folder):
     task = read(folder)
-    encoder = encoder_of(task.encoder.to_json())
+    encoder = encoder_from_json(task.encoder.to_json())
     assert encoder == type(encoder)(encoder.form, ("cat", "dog"))
     names = ["ann/cat/1", "ann/cat/2", "ann/dog/3", "ann/dog/4", "bob/cat/5", "bob/cat/6", "bob/cat/7"]
     pixels = np.stack([np.asarray(Image.open(folder / f"{name}.png")) for name in names])

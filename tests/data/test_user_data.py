@@ -100,7 +100,7 @@ def test_a_real_hugging_face_dataset():
 def test_bad_folders_are_refused(tmp_path):
     with pytest.raises(CloisterError, match="found none: put one there per client"):
         cl.data.from_folder(tmp_path)
-    with pytest.raises(CloisterError, match="found none"):
+    with pytest.raises(CloisterError, match=r"nowhere .No such file or directory.: check the path"):
         cl.data.from_folder(tmp_path / "nowhere")
     np.savez(tmp_path / "a.npz", x=np.zeros(3))
     with pytest.raises(CloisterError, match="arrays inputs and labels"):
@@ -129,7 +129,7 @@ def test_an_object_array_is_not_unpickled(tmp_path):
 
 def test_bad_tables_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("a,label\n1,yes\n")
-    with pytest.raises(CloisterError, match="numbers"):
+    with pytest.raises(CloisterError, match="a finite number in column 'label', found 'yes' in line 2 of"):
         cl.data.from_folder(tmp_path)
     (tmp_path / "a.csv").write_text("a,lable\n1,0\n")
     with pytest.raises(CloisterError, match='perhaps you mean "lable"'):
@@ -138,10 +138,22 @@ def test_bad_tables_are_refused(tmp_path):
         cl.data.from_dataset(FakeDataset({"x": [1], "label": [0]}), client="who")
 
 
+def test_columns_are_matched_by_name_and_numbers_may_be_quoted(tmp_path):
+    (tmp_path / "a.csv").write_text("x1,x2,label\n1,100,0\n")
+    (tmp_path / "b.csv").write_text('x2,label,x1\n"200","1"," 2"\n')
+    task = cl.data.from_folder(tmp_path, test=(np.zeros((1, 2), np.float32), np.zeros(1, int)))
+    assert task.population.inputs.tolist() == [[1, 100], [2, 200]]
+    assert task.population.labels.tolist() == [0, 1]
+    assert task.client_names == ("a", "b")
+
+
 def test_columns_are_the_same_in_every_file(tmp_path):
     (tmp_path / "a.csv").write_text("x1,x2,label\n1,100,0\n")
-    (tmp_path / "b.csv").write_text("x2,x1,label\n100,1,0\n")
-    with pytest.raises(CloisterError, match="in this order in every file"):
+    (tmp_path / "b.csv").write_text("x1,label\n1,0\n")
+    with pytest.raises(CloisterError, match=r"a column 'x2' in .*b\.csv, found none"):
+        cl.data.from_folder(tmp_path)
+    (tmp_path / "b.csv").write_text("x1,x2,x3,label\n1,1,1,0\n")
+    with pytest.raises(CloisterError, match=r"x1, x2, label in .*b\.csv, found a column 'x3' as well"):
         cl.data.from_folder(tmp_path)
     (tmp_path / "b.csv").write_text("x1,x2,label\n100,1\n")
     with pytest.raises(CloisterError, match="cells in a row"):
@@ -197,5 +209,7 @@ def test_what_is_no_dataset_and_no_folder_is_one_sentence(tmp_path):
     with pytest.raises(CloisterError, match="label to be the name of a column, found 3"):
         cl.data.from_folder(tmp_path, label=3)
     (tmp_path / "a.csv").write_text("x,label\n1,0\n2,0.5\n")
-    with pytest.raises(CloisterError, match=r"labels to be whole numbers, found 0\.5 in sample 1 of .*a\.csv"):
+    with pytest.raises(
+        CloisterError, match=r"labels to be whole numbers in column 'label', found 0\.5 in line 3 of .*a\.csv"
+    ):
         cl.data.from_folder(tmp_path)

@@ -18,7 +18,7 @@ import typer
 from cloister.cli import after, interrupts
 from cloister.cli.commands import Command
 from cloister.cli.data import data_app
-from cloister.cli.output import file_and_words, number, print_table, program, say, working
+from cloister.cli.output import file_and_words, number, print_table, program, say, short_name, working
 from cloister.errors import CloisterError, Note
 
 app = typer.Typer(
@@ -55,7 +55,10 @@ class _RunCommand(Command):
             with formatter.section(f"Keys of {owner}" if owner != "choice" else "Choices"):
                 formatter.write_dl(rows)
         formatter.write_paragraph()
-        formatter.write_text("method, data and model can also be package.module:function; its arguments are keys.")
+        formatter.write_text(
+            "data can also be a path: of a folder with a table per client, or of one table (keys of data PATH). "
+            "method, data and model can also be package.module:function; its arguments are keys."
+        )
 
 
 @app.command(
@@ -78,7 +81,7 @@ def run(
     file, words = file_and_words(ctx.args)
     experiment = build(load(file, words))
     values = experiment.values
-    name = "-".join(str(values[part]).rpartition(":")[2] for part in ("method", "data"))
+    name = "-".join(short_name(str(values[part])) for part in ("method", "data"))
     path = folder or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     _run(experiment.start, path, config=experiment.toml, progress=False if quiet else None)
 

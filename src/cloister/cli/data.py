@@ -1,4 +1,4 @@
-"""`cloister data`: what there is, getting it, and looking at how it would be dealt."""
+"""`cloister data`: what there is, getting it, looking at how it would be dealt, and a schema for one's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from cloister.cli import interrupts
 from cloister.cli.commands import Command
-from cloister.cli.output import file_and_words, print_table, say
+from cloister.cli.output import file_and_words, print_table, say, short_name
 from cloister.errors import CloisterError
 
 data_app = typer.Typer(name="data", help="Data sets: list them, get them, look at a partition.", no_args_is_help=True)
@@ -46,7 +46,7 @@ def get(
 
 @data_app.command(
     cls=Command,
-    options_metavar="NAME [KEY=VALUE ...] [OPTIONS]",
+    options_metavar="NAME|PATH [KEY=VALUE ...] [OPTIONS]",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def show(
@@ -55,7 +55,8 @@ def show(
 ) -> None:
     """How a data set would be dealt: labels per client as a table and a plot.
 
-    Keys are those of `cloister run`: cloister data show cifar10 partition=dirichlet alpha=0.3 clients=100
+    Keys are those of `cloister run`: cloister data show cifar10 partition=dirichlet alpha=0.3 clients=100,
+    or of your own data: cloister data show hospitals/ schema=schema.toml
     """
     import numpy as np
 
@@ -66,16 +67,43 @@ def show(
     name, words = file_and_words(ctx.args)
     if name is None:
         raise CloisterError("Expected the name of a data set, found none: `cloister data list` names them.")
-    values = load(None, [f"data={name}", *words])
+    values = {**load(None, words), "data": str(name)}
     if plot is not None:
         expect_plot(plot)
     task, partition = build_task(values)
     owners = np.repeat(np.arange(task.clients), task.population.sizes.numpy())
-    counts = np.zeros((task.clients, task.classes or 1), dtype=np.int64)
-    np.add.at(counts, (owners, task.population.labels.numpy()), 1)
-    print_table(labels_table(counts))
+    labels = task.population.labels.numpy() if task.loss.classes else np.zeros(len(owners), dtype=np.int64)
+    counts = np.zeros((task.clients, (task.classes or 1) if task.loss.classes else 1), dtype=np.int64)
+    np.add.at(counts, (owners, labels), 1)
+    names = task.class_names or None if task.loss.classes else [task.loss.name]
+    print_table(labels_table(counts, names, clients=task.client_names))
     if task.public_samples is not None:
         say(f"\npublic: {len(task.public_samples[1]):,} samples that are nobody's of these")
-    path = plot or Path(f"{str(name).rpartition(':')[2]}-{partition}.png")
+    path = plot or Path(f"{short_name(str(name))}-{partition}.png")
     labels_plot(counts, path, f"{name}, {partition} partition, {task.clients} clients")
     say(f"\nplot: {path}")
+
+
+@data_app.command(cls=Command)
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A client's file, or a folder of them (then its first file is read).")],
+    label: Annotated[str | None, typer.Option(help="The column of labels [default: a guess].")] = None,
+    client: Annotated[str | None, typer.Option(help="For one file: the column that says whose a row is.")] = None,
+    files: Annotated[str | None, typer.Option(help="For a folder: which files are clients', such as '*.data'.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write it [default: print].")] = None,
+) -> None:
+    """Draft a schema from one client's file, to be checked and corrected by hand.
+
+    A draft tells of the data it was made from: ranges and categories have to come from what is publicly known.
+    """
+    from cloister.data.user.drafts import WARNING, draft
+
+    if output is not None and output.exists():
+        raise CloisterError(f"Expected a new file, found {output}: remove it, or write elsewhere.")
+    text, source = draft(path, label, client, files)
+    say(f"drafted from {source}\nnote: {WARNING}", err=True)
+    if output is None:
+        say(text.rstrip("\n"))
+        return
+    output.write_text(text, encoding="utf-8")
+    say(f"schema: {output}")

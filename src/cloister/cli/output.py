@@ -37,6 +37,15 @@ def file_and_words(arguments: list[str]) -> tuple[Path | None, list[str]]:
     return file, words
 
 
+def short_name(option: str) -> str:
+    """What files are named after: the last part of a path, or of package.module:function.
+
+    >>> short_name("/data/hospitals/"), short_name("lab.data:letters"), short_name("digits")
+    ('hospitals', 'letters', 'digits')
+    """
+    return Path(option).stem if "/" in option or "\\" in option else option.rpartition(":")[2]
+
+
 def number(name: str, text: str) -> float:
     """A number from the command line, fractions such as 1/3400 included."""
     found = number_in(text)

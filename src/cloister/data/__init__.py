@@ -20,12 +20,21 @@ from cloister.data.datasets import (
     shakespeare,
 )
 from cloister.data.digits import digits
+from cloister.data.encoders import encoder_from_json
 from cloister.data.partition import partition_data
 from cloister.data.partitioners import Partition, dirichlet, dirichlet_by_class, iid, natural, overlapping, shards
 from cloister.data.raw import RawData, Samples
 from cloister.data.task import Task, from_arrays
-from cloister.data.user.image_folder import from_image_folder
-from cloister.data.user_data import from_dataset, from_folder
+from cloister.data.user import (
+    Schema,
+    from_dataset,
+    from_file,
+    from_folder,
+    from_frame,
+    from_image_folder,
+    from_path,
+    inspect,
+)
 
 __all__ = [
     "CATALOGUE",
@@ -33,6 +42,7 @@ __all__ = [
     "Partition",
     "RawData",
     "Samples",
+    "Schema",
     "Task",
     "cifar10",
     "cifar100",
@@ -41,17 +51,22 @@ __all__ = [
     "dirichlet",
     "dirichlet_by_class",
     "emnist",
+    "encoder_from_json",
     "fashion_mnist",
     "fed_emnist",
     "femnist",
     "femnist_digits",
     "from_arrays",
     "from_dataset",
+    "from_file",
     "from_folder",
+    "from_frame",
     "from_image_folder",
+    "from_path",
     "har",
     "heart",
     "iid",
+    "inspect",
     "mnist",
     "natural",
     "overlapping",

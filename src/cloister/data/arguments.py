@@ -10,3 +10,6 @@ Public = Annotated[int, "training samples set aside as public data, for methods 
 Clients = Annotated[int, "number of clients"]
 Evenness = Annotated[float, "evenness of the Dirichlet partition: small is uneven"]
 SplitSeed = Annotated[int, "seed of the partition"]
+
+IS_PATH = object()
+"""Beside an argument: its words are a path, which a run's config keeps as an absolute one."""

@@ -18,13 +18,16 @@ from cloister.errors import CloisterError, Corrupted, expect_one_of
 if TYPE_CHECKING:
     from cloister.data.task import Encoder
 
-KINDS: dict[str, str] = {"images": "cloister.data.user.image_encoder:ImageEncoder"}
+KINDS: dict[str, str] = {
+    "images": "cloister.data.user.image_encoder:ImageEncoder",
+    "table": "cloister.data.user.schema:Schema",
+}
 """Where the class of each kind lies; it has `from_json`. Imported when needed, because of what they import."""
 
 
-def encoder_of(found: Mapping[str, Any]) -> Encoder:
+def encoder_from_json(found: Mapping[str, Any]) -> Encoder:
     """The encoder that gave these values."""
-    kind = found.get("kind")
+    kind = found.get("kind") if isinstance(found, Mapping) else None
     expect_one_of("the kind of encoder", kind, KINDS, "use the version of Cloister that wrote the file")
     module, _, name = KINDS[str(kind)].partition(":")
     make: Callable[[Mapping[str, Any]], Encoder] = getattr(importlib.import_module(module), name).from_json

@@ -47,10 +47,12 @@ def labels_plot(counts: Array, path: Path, title: str = "") -> None:
     figure.savefig(path)
 
 
-def labels_table(counts: Array, names: Sequence[str] | None = None, most: int = 20) -> Table:
+def labels_table(
+    counts: Array, names: Sequence[str] | None = None, most: int = 20, clients: Sequence[str] = ()
+) -> Table:
     """The first clients: samples, labels present, the three commonest; the last line is on all clients.
 
-    `names` are the labels' names.
+    `names` are the labels' names, `clients` the clients'.
 
     >>> table = labels_table(np.array([[3, 1], [0, 2]]), names=["cat", "dog"])
     >>> list(table.columns[-1].cells)
@@ -59,20 +61,25 @@ def labels_table(counts: Array, names: Sequence[str] | None = None, most: int = 
     from rich.table import Table
 
     _check(counts)
-    clients, classes = counts.shape
+    people, classes = counts.shape
     called = [str(label) for label in range(classes)] if names is None else list(names)
     expect(len(called) == classes, f"a name for each of {classes} labels", len(called), "give as many")
     sizes = counts.sum(1)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("client", "samples", "labels", "commonest"):
         table.add_column(name, justify="left" if name == "commonest" else "right", overflow="fold")
-    for client in range(min(clients, most)):
+    for client in range(min(people, most)):
         held = counts[client]
         first = [label for label in np.argsort(-held, kind="stable")[:3] if held[label]]
         shares = ", ".join(f"{called[label]} {held[label] / sizes[client]:.0%}" for label in first)
-        table.add_row(str(client), f"{sizes[client]:,}", str(np.count_nonzero(held)), shares or "-")
-    if clients > most:
-        table.add_row("...", "", "", f"and {clients - most:,} more clients")
+        table.add_row(
+            clients[client] if clients else str(client),
+            f"{sizes[client]:,}",
+            str(np.count_nonzero(held)),
+            shares or "-",
+        )
+    if people > most:
+        table.add_row("...", "", "", f"and {people - most:,} more clients")
     spread = f"smallest {sizes.min():,}, median {np.median(sizes):,.0f}, largest {sizes.max():,} samples"
     table.add_row("all", f"{sizes.sum():,}", str(np.count_nonzero(counts.sum(0))), spread)
     return table

@@ -38,9 +38,24 @@ def held_out(owner: object, count: int, seed: int, fraction: float = 0.2) -> Arr
     return mask
 
 
+def numbered(owners: Array) -> tuple[Array, Array]:
+    """The different owners in order, and the number of each row's.
+
+    Rows of one owner mostly lie together, and only where the owner changes are names compared and sorted: a million of
+    them would take seconds.
+
+    >>> names, numbers = numbered(np.array(["zoe", "zoe", "abe", "zoe"]))
+    >>> names.tolist(), numbers.tolist()
+    (['abe', 'zoe'], [1, 1, 0, 1])
+    """
+    begins = np.flatnonzero(np.append(True, owners[1:] != owners[:-1])[: len(owners)])
+    names, numbers = np.unique(owners[begins], return_inverse=True)
+    return names, np.repeat(numbers, np.diff(np.append(begins, len(owners))))
+
+
 def by_owner(owners: Array) -> Iterator[tuple[object, Array]]:
     """Every owner with the rows that are theirs, in order."""
-    names, owner = np.unique(owners, return_inverse=True)
+    names, owner = numbered(owners)
     order = np.argsort(owner, kind="stable")
     cuts = np.cumsum(np.bincount(owner, minlength=len(names)))[:-1]
     yield from zip(names.tolist(), np.split(order, cuts) if len(names) else [], strict=True)

@@ -18,7 +18,7 @@ from cloister.core.hashing import hash_of
 from cloister.data.arrays import owners_of, tensor_of, whole
 from cloister.data.public_samples import others, rows_of_people
 from cloister.data.raw import Array
-from cloister.data.splits import by_owner, held_out
+from cloister.data.splits import by_owner, held_out, numbered
 from cloister.errors import CloisterError, expect
 from cloister.models import logistic
 
@@ -28,6 +28,9 @@ class Encoder(Protocol):
 
     def encode(self, raw: Any) -> Tensor:
         """The inputs of raw rows, whose labels may be missing."""
+
+    def labels(self, raw: Any) -> Tensor | None:
+        """The labels of raw rows; None where they have none."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values from which it can be made again (`cloister.data.encoders`)."""
@@ -168,7 +171,8 @@ def from_arrays(
         before, roster = len(roster), np.setdiff1d(roster, owners[aside])
         known, x, y, owners = (x[aside], y[aside]), x[rest], y[rest], owners[rest]
         population_size -= before - len(roster)
-    owner = np.searchsorted(roster, owners)
+    known_owners, owner = numbered(owners)
+    owner = np.searchsorted(roster, known_owners)[owner]
 
     local_test = None
     if isinstance(test, (tuple, list)):
@@ -222,7 +226,7 @@ def from_arrays(
 
 def _roster(owners: Array, registered: int | Sequence[str] | None) -> tuple[Array, int]:
     """Those who are known by name or number, in order, and how many clients there are."""
-    present = np.unique(owners)
+    present = numbered(owners)[0]
     if registered is None or isinstance(registered, str) or not isinstance(registered, Sequence):
         wanted = len(present) if registered is None else registered
         return present, whole("registered", wanted, f"samples belong to {len(present)} clients", least=len(present))

@@ -1,7 +1,7 @@
 """The keys of a run: the arguments of the functions that build it, each with its type, its default and its help.
 
 No key is defined here. Functions are chosen by name from the catalogues; those of other packages by
-`package.module:function` (`outside.py`).
+`package.module:function` (`outside.py`). Data may also be a path, for which there is a function, too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -19,6 +20,8 @@ from cloister import data, methods, models
 from cloister.core import Cohort, Method, ServerOptimizer
 from cloister.core.arguments import help_of
 from cloister.data import partitioners
+from cloister.data.arguments import IS_PATH
+from cloister.data.user.from_path import from_table_path, is_path, maker_of
 from cloister.errors import CloisterError, nearest, number_in, shown
 from cloister.runs import outside
 from cloister.runs.run import run as run_function
@@ -59,6 +62,7 @@ class Key:
     kind: Any
     default: Any
     help: str
+    is_path: bool = False
 
 
 def all_keys() -> list[Key]:
@@ -67,7 +71,7 @@ def all_keys() -> list[Key]:
     for name, part in PARTS.items():
         for option in part.catalogue:
             keys += keys_of(name, option)
-    return keys + run_keys()
+    return keys + _signature(from_table_path, "data PATH", "", ("path",)) + run_keys()
 
 
 def keys_of(part: str, option: str) -> list[Key]:
@@ -89,18 +93,24 @@ def choice(part: str, option: Any) -> str:
     spec = PARTS[part]
     if isinstance(option, str) and option in spec.catalogue:
         return option
+    if part == "data" and is_path(option):
+        maker_of(option)  # refuses what is not there
+        return str(Path(option).absolute())  # so that the run can be resumed from anywhere
     if spec.may_be_outside and outside.is_outside(option):
         outside.load(part, option)
         return str(option)
-    otherwise = "choose one of them" + (", or name a package.module:function" if spec.may_be_outside else "")
+    more = ", a path of your own data" if part == "data" else ""
+    otherwise = "choose one of them" + (f"{more}, or name a package.module:function" if spec.may_be_outside else "")
     close = nearest(str(option), spec.catalogue, otherwise)
     raise CloisterError(f"Expected {part} to be one of {', '.join(spec.catalogue)}, found {shown(option)}: {close}.")
 
 
 def function_of(part: str, option: str) -> Callable[..., Any]:
-    """The function that makes a part: of the catalogue, or of another package."""
+    """The function that makes a part: of the catalogue, of a path, or of another package."""
     known = PARTS[part].catalogue
-    return known[option] if option in known else outside.load(part, option)
+    if option in known:
+        return known[option]
+    return maker_of(option) if part == "data" and is_path(option) else outside.load(part, option)
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
@@ -122,7 +132,8 @@ def _signature(function: Callable[..., Any], owner: str, prefix: str, without: t
         if kind is inspect.Parameter.empty:
             kind = type(parameter.default)
         if _writable(kind):
-            keys.append(Key(prefix + name, owner, kind, parameter.default, help_of(annotation)))
+            path = IS_PATH in getattr(annotation, "__metadata__", ())
+            keys.append(Key(prefix + name, owner, kind, parameter.default, help_of(annotation), path))
         elif parameter.default is inspect.Parameter.empty:
             raise CloisterError(
                 f"Expected arguments that a config file can give (numbers, words, true or false), found {name} of "
@@ -175,6 +186,8 @@ def converted(key: Key, value: Any) -> Any:
         value = number
     if float in kinds and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**1000:
         value = float(value)
+    if key.is_path and isinstance(value, str):
+        return str(Path(value).absolute())
     for kind in kinds:
         if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
             return value

@@ -179,9 +179,9 @@ class ModelFile:
 
     def encoder_of(self) -> Encoder | None:
         """How raw rows become stored inputs, where they do."""
-        from cloister.data.encoders import encoder_of
+        from cloister.data.encoders import encoder_from_json
 
-        return None if self.encoder is None else encoder_of(self.encoder)
+        return None if self.encoder is None else encoder_from_json(self.encoder)
 
 
 def _is_whole(found: dict[str, Any]) -> bool:

@@ -26,7 +26,7 @@ def from_image_folder(
     resize: Annotated[bool, "true: images of other sizes are resized; false: they are refused"] = False,
     test_fraction: Annotated[float, "of every client's images, held out for testing"] = 0.2,
     public_samples: Annotated[int, "so many images at least, of whole clients, are set aside as public"] = 0,
-    seed: Annotated[int, "of what is held out"] = 0,
+    split_seed: Annotated[int, "seed by which images are held out and set aside"] = 0,
     workers: Annotated[int | None, "processes that decode images (by default one for each core)"] = None,
     **options: Any,
 ) -> Task:
@@ -54,7 +54,7 @@ def from_image_folder(
             "test": test_fraction,
             "registered": found.clients,
             "class_names": known,
-            "seed": seed,
+            "seed": split_seed,
             "public_samples": public_samples,
             "encoder": ImageEncoder(form, tuple(known), workers),
             **options,
