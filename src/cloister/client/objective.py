@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from cloister.client.losses import Loss, LossFunction, loss_of, main_output
 from cloister.client.per_sample import Model, PerSampleGradients
@@ -62,7 +63,7 @@ def objective_of(
     def outputs(w: Tensor, inputs: Tensor) -> Tensor:
         return main_output(torch.func.functional_call(own.still, layout.views(w), (preprocess.test(inputs, w.dtype),)))
 
-    samples = PerSampleGradients(Model(layout, dtype, see, losses), inputs.clone(), labels.clone())
+    samples = PerSampleGradients(Model(layout, dtype, see, losses), inputs.clone(), loss.made_up(labels))
     return Objective(layout, mean_loss, torch.func.grad, outputs, samples)
 
 
@@ -148,13 +149,14 @@ def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes:
             f"Expected a model whose buffers stay constant in training, found that {changed[0]!r} changes: such a "
             "buffer would leave the client unclipped, so make it a parameter or keep it fixed."
         )
-    found = main_output(outputs)
-    if not found.isfinite().all():
-        raise CloisterError(
-            f"Expected a model that makes finite numbers of the data, found {found[~found.isfinite()][0].item()}: "
-            "scale the inputs, or fix the model."
-        )
-    if not torch.equal(found, main_output(repeated)):
+    first, second = _tensors(outputs, loss), _tensors(repeated, loss)
+    for found in first:
+        if not found.isfinite().all():
+            raise CloisterError(
+                f"Expected a model that makes finite numbers of the data, found {found[~found.isfinite()][0].item()}: "
+                "scale the inputs, or fix the model."
+            )
+    if len(first) != len(second) or not all(map(torch.equal, first, second)):
         raise CloisterError(
             "Expected the model's randomness to come from dropout layers alone, found other random draws in its "
             "forward pass: use torch.nn.Dropout or torch.nn.functional.dropout."
@@ -163,11 +165,29 @@ def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes:
     return bool(mode.calls)
 
 
+def _tensors(outputs: Any, loss: Loss) -> list[Tensor]:
+    """What the loss is computed from: one tensor; or, of somebody's own loss, all that the model gives."""
+    if not loss.own:
+        return [main_output(outputs)]
+    if isinstance(outputs, Mapping):
+        outputs = dict(outputs)
+    elif not isinstance(outputs, (Tensor, tuple, list)) and hasattr(outputs, "__dict__"):
+        outputs = vars(outputs)
+    return [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
+
+
 def _check_outputs(outputs: Any, loss: Loss, labels: Tensor, classes: int | None) -> None:
-    found = main_output(outputs)
+    several = _tensors(outputs, loss)
+    if not several:
+        raise CloisterError(
+            f"Expected a model that returns tensors, found {type(outputs).__name__}: return a tensor, a dict, a tuple "
+            "or an object of tensors."
+        )
+    found = several[0] if loss.own and classes is None else main_output(outputs)
     if not loss.own or classes is not None:
         width = labels.shape[1] if labels.dim() > 1 else 1
-        wanted, exact = loss.outputs(classes, width), not loss.classes and not loss.own
+        wanted = loss.outputs(classes, width)
+        exact = loss.name == "ordinal" or not (loss.classes or loss.own)
         wide = found.shape[-1] if loss.name == "next_token" else found.shape[1] if found.dim() > 1 else 1
         if wide < wanted or (exact and wide != wanted) or (loss.classes and found.dim() < 2):
             raise CloisterError(

@@ -10,6 +10,7 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
+from cloister.client.losses import Loss
 from cloister.client.objective import explained
 from cloister.client.population import Population
 from cloister.core import Batching, describe
@@ -46,7 +47,7 @@ def describe_run(request: Request, fed: Federation, w: Tensor, budgets: Mapping[
         cohort=CohortDescription(fed.cohort.name, dict(fed.cohort.settings), fed.cohort.executed),
         batch_sampling=_batch_sampling(method.local.batching),
         task=_task(request.task, samples=method.unit == "sample"),
-        model=_model(fed, w),
+        model=_model(fed, w, request.task.loss),
         rounds=request.rounds,
         delta=request.delta,
         budgets=dict(budgets),
@@ -103,10 +104,10 @@ def _task(task: Task, samples: bool) -> TaskDescription:
     )
 
 
-def _model(fed: Federation, w: Tensor) -> ModelDescription:
+def _model(fed: Federation, w: Tensor, loss: Loss) -> ModelDescription:
     layout = fed.objective.layout
     shapes = {name: tuple(shape) for name, shape in zip(layout.names, layout.shapes, strict=True)}
-    return ModelDescription(layout.size, _behavior(fed, w), shapes)
+    return ModelDescription(layout.size, _behavior(fed, w, loss), shapes)
 
 
 def _batch_sampling(batching: Batching) -> str | None:
@@ -155,7 +156,7 @@ def _upload(fed: Federation, w: Tensor) -> int:
     return -(-numbers * (transform.bits or 8 * message.element_size()) // 8)
 
 
-def _behavior(fed: Federation, w: Tensor) -> tuple[float, ...]:
+def _behavior(fed: Federation, w: Tensor, loss: Loss) -> tuple[float, ...]:
     """What model, loss, local rule and transform do to a made-up client, as a few rounded numbers.
 
     Code has no name that could be compared, so this is how a resumed run notices that it would compute
@@ -165,7 +166,8 @@ def _behavior(fed: Federation, w: Tensor) -> tuple[float, ...]:
     real = fed.population
     inputs = made_of_noise(real, 8, random)
     ones = torch.tensor([8], device=w.device)
-    made_up = Population(inputs, real.labels[:1].repeat(8, *[1] * (real.labels.dim() - 1)) * 0, ones * 0, ones)
+    labels = loss.made_up(real.labels[:1].repeat(8, *[1] * (real.labels.dim() - 1)))
+    made_up = Population(inputs, labels, ones * 0, ones)
     somewhere = 0.1 * torch.randn(w.shape, generator=random).to(w)
     local = fed.method.local
     few = replace(
