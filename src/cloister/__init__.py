@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cloister.privacy.budgets import Budget
     from cloister.privacy.calibration import calibrate
     from cloister.privacy.ledger import Ledger
+    from cloister.runs.personalization import personalize
     from cloister.runs.run import run
     from cloister.runs.training import Run
     from cloister.server.cohorts import cyclic, fixed_size, full, poisson
@@ -48,6 +49,7 @@ _DEFINED_IN = {
     "fixed_size": "server.cohorts",
     "poisson": "server.cohorts",
     "Run": "runs.training",
+    "personalize": "runs.personalization",
     "run": "runs.run",
 }
 _SUBPACKAGES = ("client", "data", "mechanisms", "methods", "models", "server", "transforms")
@@ -75,6 +77,7 @@ __all__ = [
     "mechanisms",
     "methods",
     "models",
+    "personalize",
     "poisson",
     "run",
     "server",

@@ -21,7 +21,7 @@ from cloister.runs import outside
 from cloister.runs.keys import PARTS, Key, all_keys, choice, converted, function_of, keys_of, run_keys, takes
 from cloister.runs.run import run as run_function
 
-Value = str | int | float | bool | list[float]
+Value = str | int | float | bool | list[float] | list[str]
 
 
 def load(path: Path | None, overrides: Iterable[str] = ()) -> dict[str, Value]:

@@ -6,6 +6,7 @@ ledger.jsonl            what was released, charged before it was computed
 checkpoint.safetensors  the newest model and server state, with the hashes of ledger and metrics at that time
 metrics.jsonl           a line per round, with the ledger's hash at that time
 model.safetensors       the final model, by parameter name
+clients.json            exact scores client by client, which are not private; nothing refers to it
 certificate.json, .txt  what was spent, with the ledger's last hash and hashes of the model and of the text
 
 A file that was altered, cut short, or put back to an earlier state disagrees with another one, and whoever opens the

@@ -147,6 +147,7 @@ def _kinds(kind: Any) -> list[Any]:
 
 
 _PLAIN = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
+_PLAIN_LISTS = {float: "a list of numbers", str: "a list of words"}
 
 
 def _writable(kind: Any) -> bool:
@@ -165,8 +166,11 @@ def converted(key: Key, value: Any) -> Any:
         raise CloisterError(
             f"Expected {key.name} to be one of {', '.join(map(str, allowed))}, found {shown(value)}: choose one."
         )
-    if isinstance(value, list) and any(typing.get_origin(kind) is list for kind in kinds):
-        return [converted(replace(key, kind=float), one) for one in value]
+    lists = [typing.get_args(kind)[0] for kind in kinds if typing.get_origin(kind) is list]
+    if isinstance(value, str) and str in lists and str not in kinds:
+        value = [word.strip() for word in value.split(",")]  # as on the command line: metrics=accuracy,f1
+    if isinstance(value, list) and lists:
+        return [converted(replace(key, kind=lists[0]), one) for one in value]
     kinds = [kind for kind in kinds if typing.get_origin(kind) is not list]
     if float in kinds and isinstance(value, str) and (number := number_in(value)) is not None:
         value = number
@@ -175,7 +179,7 @@ def converted(key: Key, value: Any) -> Any:
     for kind in kinds:
         if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
             return value
-    wanted = " or ".join(_PLAIN[kind] for kind in kinds if kind in _PLAIN)
+    wanted = " or ".join([*(_PLAIN[kind] for kind in kinds if kind in _PLAIN), *(_PLAIN_LISTS[one] for one in lists)])
     raise CloisterError(
         f"Expected {key.name} to be {wanted}, found {shown(value)}: {key.help or f'it is a key of {key.owner}'}."
     )

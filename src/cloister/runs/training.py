@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,9 +22,13 @@ from cloister.privacy.certificate_text import round_up
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.unit import ProtectedUnit
 from cloister.round import Engine, Outcome, run_round
+from cloister.runs import client_files
 from cloister.runs.checkpoint import Checkpoint
+from cloister.runs.client_scores import ClientScores
 from cloister.runs.evaluate import Score
 from cloister.runs.folder import RunFolder
+from cloister.runs.metric_catalogue import figure
+from cloister.runs.personalization import Personalized
 from cloister.runs.prepare import Ready
 from cloister.runs.progress import Progress
 from cloister.runs.resume import (
@@ -53,12 +57,21 @@ class Run:
     seconds: float
     stopped: str | None
     """Why the run ended before its last round, if it did."""
+    scores: dict[str, float | None] = field(default_factory=dict)
+    """The metrics of the final model, by name; None where one is undefined."""
+    monitor: str = "accuracy"
+    """The metric that is watched."""
+    client_scores: ClientScores | None = None
+    """That metric on every client's own test samples, where clients have some. Exact, and so not private."""
+    personalized: Personalized | None = None
+    """The same before and after personalization, where that was asked for. Not private either."""
 
     def __repr__(self) -> str:
-        accuracy = "none" if self.accuracy is None else f"{self.accuracy:.4f}"
+        watched = self.scores.get(self.monitor, self.accuracy)
+        value = "none" if watched is None else figure(self.monitor, watched, 4)
         price = self.certificate.prices[0]
         spent = f"epsilon {round_up(price.epsilon_pld)} at delta {price.delta:g}"
-        return f"<Run: accuracy {accuracy}, {spent}, {len(self.history)} rounds, {self.engine} engine>"
+        return f"<Run: {self.monitor} {value}, {spent}, {len(self.history)} rounds, {self.engine} engine>"
 
     @property
     def epsilon(self) -> float:
@@ -148,20 +161,30 @@ class Training:
                     stopped = str(refusal)
             self.log.write()
             certificate = certify(self.ready.description, self.ledger)
-            self._end(certificate)
+            score = self._score if self._score and self._done else self.ready.score(self.at.w, clients=True)
+            personalized = self.ready.personalize(self.at.w) if self.ready.personalize else None
+            self._end(certificate, score.clients, personalized)
         finally:
             self._writer.shutdown()
             self.ledger.close()
         return Run(
             model=self.ready.model_at(self.at.w),
-            accuracy=(self._score or self.ready.score(self.at.w)).accuracy,
+            accuracy=score.accuracy,
             certificate=certificate,
             history=self.log.history,
             folder=None if self.folder is None else self.folder.path,
             engine=self.engine.name,
             seconds=time.perf_counter() - started,
             stopped=stopped,
+            scores=score.metrics,
+            monitor=score.monitor,
+            client_scores=score.clients,
+            personalized=personalized,
         )
+
+    @property
+    def _done(self) -> bool:
+        return self.at.round == self.ready.description.rounds
 
     def _round(self, number: int) -> None:
         fed = self.ready.fed
@@ -174,9 +197,9 @@ class Training:
         line = self._line(number, outcome)
         self.log.add(line, outcome.nonfinite_updates, {"ledger": self.at.hash, "model": model})
         self._score = None
-        if number % self.evaluate_every == 0 or number == self.ready.description.rounds:
-            self._score = self.ready.score(outcome.w)
-            line |= asdict(self._score)
+        if number % self.evaluate_every == 0 or self._done:
+            self._score = self.ready.score(outcome.w, clients=self._done)
+            line |= self._score.line()
         if number % self.checkpoint_every == 0:
             self.log.write()  # a resumed run has the lines up to its checkpoint
             self._checkpoint()
@@ -223,7 +246,7 @@ class Training:
         if self._written is not None:
             self._written.result()
 
-    def _end(self, certificate: Certificate) -> None:
+    def _end(self, certificate: Certificate, scores: ClientScores | None, personalized: Personalized | None) -> None:
         """The last checkpoint, the model and the certificate, unless a run that had ended spent nothing more."""
         if self.folder is None or (self.ended and self.at.hash == self.ledger.hash):
             return
@@ -232,4 +255,6 @@ class Training:
         self.at = replace(self.at, state=state, hash=self.ledger.hash)  # also of rounds that were charged in vain
         self._checkpoint()
         self._wait()
+        if scores is not None:
+            client_files.write(self.folder.path, scores, personalized)
         self.folder.finish(certificate, self.ready.fed.objective.layout.views(self.at.w))
