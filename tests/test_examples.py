@@ -8,17 +8,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def printed(name: str) -> str:
+def printed(name: str, *words: object) -> str:
     """What an example prints in a process of its own, on one core."""
     places = os.pathsep.join(place for place in sys.path if place)
     environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, EXAMPLES / name]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name, *words], capture_output=True, text=True, env=environment, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -87,6 +89,36 @@ def test_server_and_nodes():
     spent = numbers(r"sample of client \d: epsilon ([\d.]+)", text)
     assert len(spent) == 3
     assert all(0 < used <= budget for used, budget in zip(spent, [1.0, 1.3, 4.0], strict=True))
+
+
+def made_up_patients(folder: Path) -> Path:
+    """Files like those of TCGA-BRCA: who is older dies earlier, and a code of a site is NA."""
+    random = np.random.default_rng(0)
+    sites = {"A2": "West", "AO": "Northeast", "NA": "South", "BH": "Midwest", "E9": "Europe", "HN": "Canada"}
+    lines = [f"{code},somewhere,USA,XX,{region}" for code, region in {**sites, "PL": "Other"}.items()]
+    (folder / "centers.csv").write_text("\n".join(["TSS Code,Source Site,Country,State,Region", *lines]) + "\n")
+    rows = ["pid,age_at_index,race_white,E,T"]
+    for number in range(700):
+        code, age = [*sites, "PL"][number % 7], random.integers(30, 90)
+        days, ended = random.exponential(4000 * np.exp(-(age - 60) / 10)), random.exponential(3000)
+        rows.append(
+            f"TCGA-{code}-{number:04},{age},{random.integers(2)},{float(days <= ended)},{min(days, ended):.0f}.0"
+        )
+    (folder / "brca.csv").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+def test_survival_six_regions(tmp_path):
+    text = printed("survival_six_regions.py", made_up_patients(tmp_path))
+    assert "<Task tcga_brca: 6 clients, " in text, "those of no region are left out"
+    free, private = numbers(r"concordance ([\d.]+) on", text)
+    assert free > 0.7
+    assert private > 0.65
+    spent = re.findall(r"epsilon ([\w.]+) at delta 0.0001", text)
+    assert spent[0] == "inf"
+    assert 3.9 < float(spent[1]) <= 4
+    assert len(re.findall("<ClientScores: concordance of 6 clients: .*, not private>", text)) == 2
+    assert "protected unit: one sample" in text
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)

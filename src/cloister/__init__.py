@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cloister.runs import trackers
     from cloister.runs.callbacks import Callback, Record, StopTraining
     from cloister.runs.load import load
+    from cloister.runs.personalization import personalize
     from cloister.runs.run import run
     from cloister.runs.trained_model import TrainedModel
     from cloister.runs.training import Run
@@ -57,6 +58,7 @@ _DEFINED_IN = {
     "Run": "runs.training",
     "TrainedModel": "runs.trained_model",
     "load": "runs.load",
+    "personalize": "runs.personalization",
     "run": "runs.run",
 }
 _SUBPACKAGES = ("client", "data", "mechanisms", "methods", "models", "server", "transforms")
@@ -89,6 +91,7 @@ __all__ = [
     "mechanisms",
     "methods",
     "models",
+    "personalize",
     "poisson",
     "run",
     "server",

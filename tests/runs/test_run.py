@@ -153,6 +153,7 @@ def test_the_folder_holds_all_there_is(tmp_path):
         "model.json",
         "certificate.json",
         "certificate.txt",
+        "clients.json",
     }
     saved = load_file(tmp_path / "run" / "model.safetensors")
     assert torch.equal(torch.cat([saved[n].flatten() for n, _ in run.model.named_parameters()]), vector(run))

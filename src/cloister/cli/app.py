@@ -150,8 +150,10 @@ def plan(
 def show(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw accuracy and epsilon over rounds.")] = None,
-    clients: Annotated[bool, typer.Option("--clients", help="What each client's samples have lost.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the watched metric and epsilon over rounds.")] = None,
+    clients: Annotated[
+        bool, typer.Option("--clients", help="What each client's samples have lost, and each client's score.")
+    ] = False,
 ) -> None:
     """What a run reached and what it spent, computed afresh from its ledger."""
     from cloister.privacy.description import plain
@@ -175,11 +177,24 @@ def show(
             say(f"\n{next(iter(certificates.values()))}")
     if clients and not as_json:
         for name, folder in folders.items():
-            say(f"\n{name}, client by client:\n")
-            print_table(report.clients_table(folder))
+            _show_clients(name, folder)
     if plot is not None:
         report.runs_plot(folders, plot)
         say(f"plot: {plot}", err=True)
+
+
+def _show_clients(name: str, folder: Any) -> None:
+    """What is known of single clients: accounts, where samples are protected, and scores, where some were kept."""
+    from cloister.runs import client_files, report
+
+    scores = client_files.read(folder.path)
+    if scores is None or folder.description().method.unit == "sample":
+        say(f"\n{name}, client by client:\n")
+        print_table(report.clients_table(folder))
+    if scores is not None:
+        say(f"\n{name}, scores client by client:\n")
+        print_table(report.client_scores_table(*scores))
+        say(f"\n{report.client_scores_text(*scores)}")
 
 
 @app.command(cls=Command)
@@ -334,5 +349,7 @@ def _run(start: Any, path: Path, **options: Any) -> None:
     if result.stopped:
         say(f"stopped: {result.stopped}")
     print_table(report.runs_table({path.name: RunFolder.open(path)}))
+    if result.personalized is not None:
+        say(f"\n{report.client_scores_text(result.personalized.before, result.personalized.after)}")
     say(f"\n{result.seconds:.1f} s with the {result.engine} engine, kept in {path}")
     say(f"certificate: {program()} show {path}")

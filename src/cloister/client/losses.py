@@ -6,8 +6,10 @@ compares the samples of a batch with one another: it is for methods that protect
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -16,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cloister.errors import expect, expect_one_of, expect_positive
+from cloister.errors import expect, expect_one_of, expect_positive, nearest
 
 LossFunction = Callable[..., Tensor]
 """(outputs [b, ...], labels [b, ...]) -> losses, one or more per sample, batch first."""
@@ -34,6 +36,8 @@ class Loss:
     `function(outputs, labels, mask)`. `outputs(classes, width)` is how many outputs a model needs, where labels have so
     many classes, or are so many numbers. `predict` turns outputs into what people read (a class, a number, a risk),
     `predict_proba` into probabilities, where there are any. `metrics` are shown unless others are asked for.
+    `made_up` gives labels of nobody in the form of some labels, such that every output has a gradient: models are tried
+    on them before they see anybody's.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Loss:
     predict: Callable[[Tensor], Tensor] = _as_they_are
     predict_proba: Callable[[Tensor], Tensor] | None = None
     metrics: tuple[str, ...] = ()
+    made_up: Callable[[Tensor], Tensor] = torch.zeros_like
     classes: bool = False
     """Whether labels are whole numbers from 0."""
     mixes_samples: bool = False
@@ -176,6 +181,8 @@ def huber(center: float = 0.0, scale: float = 1.0) -> Loss:
 
 def _regression(name: str, error: Callable[[Tensor, Tensor], Tensor], center: float, scale: float) -> Loss:
     expect_positive("scale", scale, "by how much labels typically differ from the center")
+    number = isinstance(center, (int, float)) and not isinstance(center, bool) and math.isfinite(center)
+    expect(number, "center to be a finite number", center, "give a typical label, or 0")
 
     def function(outputs: Tensor, labels: Tensor) -> Tensor:
         wanted = (labels.to(outputs.dtype) - center) / scale
@@ -192,11 +199,17 @@ def _regression(name: str, error: Callable[[Tensor, Tensor], Tensor], center: fl
 def hazards(intervals: Sequence[float]) -> Loss:
     """Survival by discrete-time hazards: labels [b, 2] are a time and whether the event happened then (1) or follow-up
     ended (0). `intervals` are the ends of the intervals, declared in advance; output j is the log-odds that the event
-    happens in interval j of those who came so far. A loss for every sample by itself.
+    happens in interval j of those who came so far. A loss for every sample by itself: minus the log of the product of
+    conditional probabilities.
+
+    An interval includes its begin and not its end. Whoever's follow-up ends within an interval says nothing about it.
+    After the last end nobody is looked at: an event there counts as having survived.
     """
+    several = isinstance(intervals, (list, tuple)) and len(intervals) > 0
+    numbers = several and all(isinstance(end, (int, float)) and not isinstance(end, bool) for end in intervals)
+    rising = numbers and intervals[0] > 0 and all(one < other for one, other in pairwise(intervals))
+    expect(rising, "intervals that end at rising times above 0", intervals, "give the ends, such as [365, 730]")
     ends = [float(end) for end in intervals]
-    rising = len(ends) > 0 and ends[0] > 0 and all(one < other for one, other in pairwise(ends))
-    expect(rising, "intervals that end at rising times above 0", list(intervals), "give the ends, such as 365, 730")
     return Loss(
         "hazards",
         partial(_hazards, ends=ends),
@@ -205,16 +218,22 @@ def hazards(intervals: Sequence[float]) -> Loss:
         predict=lambda outputs: F.softplus(outputs).sum(1),  # the cumulative hazard: who has more is at more risk
         predict_proba=lambda outputs: (-F.softplus(outputs)).cumsum(1).exp(),  # surviving each interval
         metrics=("concordance",),
+        made_up=_long_survivors,
     )
 
 
+def _long_survivors(labels: Tensor) -> Tensor:
+    """Labels whose loss depends on every output; at time 0 with no event, none would."""
+    return torch.full_like(labels, 1e30)
+
+
 def _hazards(outputs: Tensor, labels: Tensor, ends: Sequence[float]) -> Tensor:
-    time, event = labels[:, 0].to(outputs.dtype), labels[:, 1].to(outputs.dtype)
-    until = torch.tensor(ends, dtype=outputs.dtype, device=outputs.device)
-    survived = (time.unsqueeze(1) >= until).to(outputs.dtype)
-    begins = torch.cat([until.new_zeros(1), until[:-1]])
-    happened = ((time.unsqueeze(1) >= begins) & (time.unsqueeze(1) < until)).to(outputs.dtype) * event.unsqueeze(1)
-    return (survived * F.softplus(outputs) + happened * F.softplus(-outputs)).sum(1)
+    time, event = labels[:, 0], labels[:, 1] > 0
+    # Numbers of Python, and not a tensor of them: CUDA graphs cannot copy from the host.
+    after = torch.stack([time >= end for end in ends], 1)
+    before = torch.cat([torch.ones_like(after[:, :1]), after[:, :-1]], 1)
+    happened = before & ~after & event.unsqueeze(1)
+    return torch.where(after, F.softplus(outputs), torch.where(happened, F.softplus(-outputs), 0.0)).sum(1)
 
 
 def _cox(outputs: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
@@ -225,15 +244,26 @@ def _cox(outputs: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
     return event * (together - risk)
 
 
+def _rising_times(labels: Tensor) -> Tensor:
+    """Events one after the other, each of them with somebody at risk."""
+    times = torch.arange(1, len(labels) + 1, device=labels.device).to(labels.dtype)
+    return torch.stack([times, torch.ones_like(times)], 1)
+
+
 cox = Loss(
     "cox",
     _cox,
     outputs=lambda classes, width: 1,
     predict=lambda outputs: outputs.reshape(len(outputs)),
     metrics=("concordance",),
+    made_up=_rising_times,
     mixes_samples=True,
 )
-"""Survival by Cox's partial likelihood within a batch (Breslow's ties); labels as in `hazards`."""
+"""Survival by Cox's partial likelihood within a batch (Breslow's ties); labels as in `hazards`.
+
+A sample whose event happened has the log of the summed risks of all that were still at risk then, itself included,
+minus its own; others have 0. So the loss of a batch depends on who else is in it, and needs batches of several.
+"""
 
 CATALOGUE: dict[str, Callable[..., Loss] | Loss] = {
     "cross_entropy": cross_entropy,
@@ -253,17 +283,33 @@ def loss_of(loss: Loss | LossFunction | str, **settings: Any) -> Loss:
     if isinstance(loss, str):
         expect_one_of("loss", loss, CATALOGUE, "choose one, or give a function of outputs and labels")
         known = CATALOGUE[loss]
+        taken = {} if isinstance(known, Loss) else inspect.signature(known).parameters
+        for name in settings:
+            remedy = nearest(name, taken) if taken else "leave it out"
+            expect(name in taken, f"settings of the loss {loss}", name, remedy)
         if isinstance(known, Loss):
             return known
         if loss == "hazards":
-            remedy = "declare the ends of the intervals, such as [365, 730, 1825]"
+            remedy = "declare where they end, as in cloister.client.losses.hazards([365, 730, 1825])"
             expect("intervals" in settings, "intervals for the loss hazards", "none", remedy)
         return known(**settings)
+    expect(not settings, "settings of a loss that is given by name", ", ".join(settings), "leave them out")
     if isinstance(loss, Loss):
         return loss
-    expect(callable(loss), "loss to be a function", loss, "of outputs and labels, with one loss per sample")
+    fine = callable(loss) and not isinstance(loss, type)
+    expect(fine, "loss to be a name or a function", loss, "of outputs and labels, with one loss per sample")
     name = getattr(loss, "__name__", type(loss).__name__)
     return Loss(name, loss, own=True)
+
+
+def of_classes(loss: Loss) -> Loss:
+    """Somebody's own loss over classes, whose outputs are read as those of `cross_entropy` unless it says how."""
+    if not loss.own or loss.predict is not _as_they_are:
+        return loss
+    usual = cross_entropy
+    return replace(
+        loss, predict=usual.predict, predict_proba=usual.predict_proba, metrics=loss.metrics or usual.metrics
+    )
 
 
 def expect_labels(what: str, labels: Tensor, loss: Loss) -> None:
@@ -273,7 +319,8 @@ def expect_labels(what: str, labels: Tensor, loss: Loss) -> None:
         expect(shape, f"{what} to be pairs (time, event)", tuple(labels.shape), "give two numbers for every sample")
         events = bool(((labels[:, 1] == 0) | (labels[:, 1] == 1)).all())
         expect(events, f"{what} whose events are 0 or 1", "others", "1: it happened at that time; 0: follow-up ended")
-        expect(bool((labels[:, 0] >= 0).all()), f"{what} whose times are not negative", "others", "fix them")
+        remedy = "count time from when follow-up began"
+        expect(bool((labels[:, 0] >= 0).all()), f"{what} whose times are not negative", "others", remedy)
     if loss.name == "multi_label":
         expect(labels.dim() == 2, f"{what} of shape [n, k]", tuple(labels.shape), "give a 0 or 1 for every question")
         fine = bool(((labels == 0) | (labels == 1)).all())

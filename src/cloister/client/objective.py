@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from cloister.client.losses import Loss, LossFunction, loss_of, main_output
 from cloister.client.per_sample import Model, PerSampleGradients
@@ -62,7 +63,7 @@ def objective_of(
     def outputs(w: Tensor, inputs: Tensor) -> Tensor:
         return main_output(torch.func.functional_call(own.still, layout.views(w), (preprocess.test(inputs, w.dtype),)))
 
-    samples = PerSampleGradients(Model(layout, dtype, see, losses), inputs.clone(), labels.clone())
+    samples = PerSampleGradients(Model(layout, dtype, see, losses), inputs.clone(), loss.made_up(labels))
     return Objective(layout, mean_loss, torch.func.grad, outputs, samples)
 
 
@@ -149,18 +150,19 @@ def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes:
             f"Expected a model whose buffers stay constant in training, found that {changed[0]!r} changes: such a "
             "buffer would leave the client unclipped, so make it a parameter or keep it fixed."
         )
-    found = main_output(outputs)
-    if not found.isfinite().all():
-        raise CloisterError(
-            f"Expected a model that makes finite numbers of the data, found {found[~found.isfinite()][0].item()}: "
-            "scale the inputs, or fix the model."
-        )
+    first, second = _tensors(outputs, loss), _tensors(repeated, loss)
+    for found in first:
+        if not found.isfinite().all():
+            raise CloisterError(
+                f"Expected a model that makes finite numbers of the data, found {found[~found.isfinite()][0].item()}: "
+                "scale the inputs, or fix the model."
+            )
     if not torch.equal(inputs, given):
         raise CloisterError(
             "Expected a model that leaves its inputs as they are, found that it changes them in place: write x = x + 1 "
             "for x += 1, and leave out inplace=True in the first layer."
         )
-    if not torch.equal(found, main_output(repeated)):
+    if len(first) != len(second) or not all(map(torch.equal, first, second)):
         attention = any(isinstance(part, nn.MultiheadAttention) and part.dropout for part in module.modules())
         convert = "convert nn.MultiheadAttention with cloister.models.split_attention(model)"
         raise CloisterError(
@@ -171,8 +173,25 @@ def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes:
     return bool(mode.calls)
 
 
+def _tensors(outputs: Any, loss: Loss) -> list[Tensor]:
+    """What the loss is computed from: one tensor; or, of somebody's own loss, all that the model gives."""
+    if not loss.own:
+        return [main_output(outputs)]
+    if isinstance(outputs, Mapping):
+        outputs = dict(outputs)
+    elif not isinstance(outputs, (Tensor, tuple, list)) and hasattr(outputs, "__dict__"):
+        outputs = vars(outputs)
+    return [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
+
+
 def _check_outputs(outputs: Any, loss: Loss, labels: Tensor, classes: int | None) -> None:
-    found = main_output(outputs)
+    several = _tensors(outputs, loss)
+    if not several:
+        raise CloisterError(
+            f"Expected a model that returns tensors, found {type(outputs).__name__}: return a tensor, a dict, a tuple "
+            "or an object of tensors."
+        )
+    found = several[0] if loss.own and classes is None else main_output(outputs)
     if loss.classes and found.dim() > 1 and found.dim() != labels.dim() + 1:
         raise CloisterError(
             "Expected a model that answers once for each label, with a number for each class, found outputs of shape "
@@ -181,7 +200,8 @@ def _check_outputs(outputs: Any, loss: Loss, labels: Tensor, classes: int | None
         )
     if not loss.own or classes is not None:
         width = labels.shape[1] if labels.dim() > 1 else 1
-        wanted, exact = loss.outputs(classes, width), not loss.classes and not loss.own
+        wanted = loss.outputs(classes, width)
+        exact = loss.name == "ordinal" or not (loss.classes or loss.own)
         wide = found.shape[-1] if loss.name == "next_token" else found.shape[1] if found.dim() > 1 else 1
         if wide < wanted or (exact and wide != wanted) or (loss.classes and found.dim() < 2):
             raise CloisterError(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cloister.client.losses import Loss, LossFunction, cross_entropy, expect_labels, loss_of
+from cloister.client.losses import Loss, LossFunction, cross_entropy, expect_labels, loss_of, of_classes
 from cloister.client.population import Population
 from cloister.client.preprocessing import Preprocessing, images, plain
 from cloister.core.hashing import hash_of
@@ -72,7 +72,8 @@ class Task:
     """How raw rows (of a table, of a folder of images) became inputs and labels, for whoever predicts later."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "loss", loss_of(self.loss))  # a function will do as well
+        loss = loss_of(self.loss)  # a function will do as well
+        object.__setattr__(self, "loss", loss if self.classes is None else of_classes(loss))
         fine = self.classes is None or self.classes >= 2
         expect(fine, "two classes at least", self.classes, "of one, every model is right, and accuracy says nothing")
 
@@ -187,11 +188,12 @@ def from_arrays(
         test_x, test_y, x, y, owner = x[held], y[held], x[~held], y[~held], owner[~held]
 
     inferred = classes is None and loss.classes and not class_names
-    if classes is None and class_names:
-        classes = len(class_names)
+    if classes is None and class_names and (loss.classes or loss.own):
+        classes = len(class_names)  # of multi_label, they are what is asked
     if classes is not None:
         classes = whole("classes", classes, "the number of different labels", least=2)
         expect(classes < 2**48, "classes below 2^48", classes, "number them from 0")
+        expect(loss.classes or loss.own, f"no classes with the loss {loss.name}", classes, "leave them out")
     parts = {"labels": y, "test labels": test_y} | ({} if known is None else {"public labels": known[1]})
     for what, values in parts.items():
         expect_labels(what, values, loss)

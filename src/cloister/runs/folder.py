@@ -7,6 +7,7 @@ checkpoint.safetensors  the newest model and server state, with the hashes of le
 metrics.jsonl           a line per round, with the ledger's hash at that time
 model.safetensors       the final model: parameters and buffers, by name
 model.json              how the model is made and used (`model_file.py`)
+clients.json            exact scores client by client, which are not private; nothing refers to it
 certificate.json, .txt  what was spent, with the ledger's last hash and hashes of the model's two files and of the text
 
 A file that was altered, cut short, or put back to an earlier state disagrees with another one, and whoever opens the

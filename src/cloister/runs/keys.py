@@ -158,6 +158,7 @@ def _kinds(kind: Any) -> list[Any]:
 
 
 _PLAIN = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
+_PLAIN_LISTS = {float: "a list of numbers", str: "a list of words"}
 
 
 def _writable(kind: Any) -> bool:
@@ -176,11 +177,11 @@ def converted(key: Key, value: Any) -> Any:
         raise CloisterError(
             f"Expected {key.name} to be one of {', '.join(map(str, allowed))}, found {shown(value)}: choose one."
         )
-    inner = next((typing.get_args(kind)[0] for kind in kinds if typing.get_origin(kind) is list), None)
-    if inner is str and str not in kinds and isinstance(value, (str, int)) and not isinstance(value, bool):
-        value = [word.strip() for word in str(value).split(",")]  # a,b on the command line
-    if isinstance(value, list) and inner is not None:
-        return [converted(replace(key, kind=inner), one) for one in value]
+    lists = [typing.get_args(kind)[0] for kind in kinds if typing.get_origin(kind) is list]
+    if str in lists and str not in kinds and isinstance(value, (str, int)) and not isinstance(value, bool):
+        value = [word.strip() for word in str(value).split(",")]  # as on the command line: metrics=accuracy,f1
+    if isinstance(value, list) and lists:
+        return [converted(replace(key, kind=lists[0]), one) for one in value]
     kinds = [kind for kind in kinds if typing.get_origin(kind) is not list]
     if float in kinds and isinstance(value, str) and (number := number_in(value)) is not None:
         value = number
@@ -191,7 +192,7 @@ def converted(key: Key, value: Any) -> Any:
     for kind in kinds:
         if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
             return value
-    wanted = " or ".join([*(_PLAIN[kind] for kind in kinds if kind in _PLAIN), *(["a list of words"] * (inner is str))])
+    wanted = " or ".join([*(_PLAIN[kind] for kind in kinds if kind in _PLAIN), *(_PLAIN_LISTS[one] for one in lists)])
     raise CloisterError(
         f"Expected {key.name} to be {wanted}, found {shown(value)}: {key.help or f'it is a key of {key.owner}'}."
     )

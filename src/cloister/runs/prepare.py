@@ -27,10 +27,12 @@ from cloister.privacy.ledger import Charge, Ledger
 from cloister.random.streams import Streams
 from cloister.round.bind import Federation, bind, bind_method, charge_of, event_of
 from cloister.runs.description import describe_model, describe_run, made_of_noise
-from cloister.runs.evaluate import Score, scorer
+from cloister.runs.evaluate import Scorer, collector, scorer
+from cloister.runs.metric_catalogue import Watched, watched
 from cloister.runs.model_file import ModelFile
 from cloister.runs.noise import Clients, Noise, calibrate_noise, expect_small_delta, with_noise
 from cloister.runs.own_models import expect_numbers, expect_plain, initialized
+from cloister.runs.personalization import Personalized, Settings, coordinates, personalized
 from cloister.runs.queries import Queries, expect_gaussian, plan_queries
 from cloister.runs.request import DTYPES, Request
 from cloister.runs.selection import Selection, Validate, public_validation
@@ -43,7 +45,8 @@ class Ready:
     fed: Federation
     module: nn.Module
     w: Tensor
-    score: Callable[[Tensor], Score]
+    score: Scorer
+    personalize: Callable[[Tensor], Personalized] | None
     description: RunDescription
     fingerprint: str
     """Of the data; never part of what is published."""
@@ -104,7 +107,8 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
     asked = _described(queries, request)
     description = describe_run(request, fed, placed.w, noise.budgets, model, selection, asked)
     fed = _with_own_noise(fed, placed.w, description, fingerprint)
-    score = scorer(placed.module, placed.objective.layout, request.task, placed.w)
+    watching = watched(request.task, request.options.metrics, request.options.monitor)
+    score = scorer(placed.module, placed.objective.layout, request.task, placed.w, watching)
     made = request.task.model if request.model is None else request.model
     about = ModelFile.of(request.task, made, request.adaptation, request.options.dtype, description.configuration_hash)
     return Ready(
@@ -112,6 +116,7 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
         placed.module,
         placed.w,
         score,
+        _personalization(request, placed, watching),
         description,
         fingerprint,
         about,
@@ -158,6 +163,20 @@ def _validation(request: Request, placed: Placed) -> Validate | None:
     return public_validation(placed.module, placed.objective.layout, request.task, placed.w, request.options.watch)
 
 
+def _personalization(request: Request, placed: Placed, watching: Watched) -> Callable[[Tensor], Personalized] | None:
+    """What is done with the final model beside every client's data, if anything."""
+    options = request.options
+    if options.personalize == "none":
+        return None
+    which = {"fine_tune": "all", "head": "head"}[options.personalize]
+    settings = Settings(
+        options.personalize_steps, options.personalize_lr, options.personalize_batch_size, which, options.seed
+    )
+    collect = collector(placed.module, placed.objective.layout, request.task, placed.w, watching)
+    active = coordinates(which, placed.module, placed.objective.layout, placed.w)
+    return partial(personalized, request.task, placed.objective, placed.population, collect, watching, settings, active)
+
+
 def _place(request: Request) -> Placed:
     """Model and data where they are computed with."""
     task, options = request.task, request.options
@@ -181,7 +200,7 @@ def _federation(
 ) -> tuple[Federation, Noise]:
     """The federation with calibrated noise: the one place where a method is completed and priced."""
     task, cohort, layout, clients = request.task, request.cohort, placed.objective.layout, request.task.clients
-    norms = cache(partial(_norms_on_noise, placed.objective, placed.w, placed.population))
+    norms = cache(partial(_norms_on_noise, placed.objective, placed.w, placed.population, task.loss))
     complete = partial(
         bind_method, cohort=cohort, layout=layout, clients=clients, public_samples=placed.public_samples, norms=norms
     )
@@ -250,11 +269,11 @@ def _expect_a_round(fed: Federation, budgets: Mapping[str, Budget]) -> None:
         )
 
 
-def _norms_on_noise(objective: Objective, w: Tensor, population: Population) -> Tensor:
+def _norms_on_noise(objective: Objective, w: Tensor, population: Population, loss: Loss) -> Tensor:
     """The norms of the gradients of samples made of noise: what a threshold may start from without asking anybody."""
     random = torch.Generator().manual_seed(0)
     inputs = made_of_noise(population, _NOISE_SAMPLES, random)
-    labels = population.labels[:1].repeat(_NOISE_SAMPLES, *[1] * (population.labels.dim() - 1)) * 0
+    labels = loss.made_up(population.labels[:1].repeat(_NOISE_SAMPLES, *[1] * (population.labels.dim() - 1)))
     real = torch.ones(_NOISE_SAMPLES, dtype=torch.bool, device=w.device)
     key = torch.zeros((), dtype=torch.int64, device=w.device)
     batch = Batch(inputs, labels, real, real.sum(), key, real.any(), w.new_empty(0))

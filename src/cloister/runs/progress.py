@@ -1,4 +1,4 @@
-"""The bar that a run shows: round, accuracy, epsilon spent, time left."""
+"""The bar that a run shows: round, the metric that is watched, epsilon spent, time left."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from cloister.privacy.certificate_text import round_up
+from cloister.runs.metric_catalogue import figure
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -21,7 +22,7 @@ class Progress:
         self._task: Any = None
         if show if show is not None else sys.stderr.isatty():
             self._bar = _bar()
-            self._task = self._bar.add_task(title, total=rounds, completed=done, accuracy="-", epsilon="-")
+            self._task = self._bar.add_task(title, total=rounds, completed=done, metric="accuracy -", epsilon="-")
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -39,8 +40,9 @@ class Progress:
         if self._bar is None:
             return
         fields: dict[str, Any] = {"epsilon": round_up(line["epsilon"], 2)}
-        if line.get("accuracy") is not None:
-            fields["accuracy"] = f"{line['accuracy']:.3f}"
+        name = line.get("monitor", "accuracy")
+        if line.get(name) is not None:
+            fields["metric"] = f"{name} {figure(name, line[name])}"
         self._bar.update(self._task, completed=line["round"], **fields)
 
 
@@ -55,7 +57,7 @@ def _bar() -> RichProgress:
         TextColumn("{task.description}", table_column=one_line),
         BarColumn(bar_width=None, table_column=Column(ratio=1)),
         TextColumn(
-            "round {task.completed}/{task.total}  accuracy {task.fields[accuracy]}  epsilon {task.fields[epsilon]} ",
+            "round {task.completed}/{task.total}  {task.fields[metric]}  epsilon {task.fields[epsilon]} ",
             table_column=one_line,
         ),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True, table_column=one_line),

@@ -14,7 +14,9 @@ from cloister.privacy.accounts import Account, Spending
 from cloister.privacy.certificate import STRICT_DELTA
 from cloister.privacy.certificate_text import round_up
 from cloister.privacy.unit import sample_account
+from cloister.runs.client_scores import NOT_PRIVATE, ClientScores, summed_up
 from cloister.runs.folder import RunFolder
+from cloister.runs.metric_catalogue import CATALOGUE, figure
 from cloister.runs.plan import Plan
 
 if TYPE_CHECKING:
@@ -39,11 +41,15 @@ def run_figures(folders: Mapping[str, RunFolder]) -> list[dict[str, Any]]:
     found = []
     for label, folder in folders.items():
         certificate, lines = folder.certificate(), folder.metrics()
+        tested = _kept(folder, lines)
+        monitor, score = watched_in(tested)
+        named = {} if monitor == "accuracy" else {"monitor": monitor, "score": score}
         own, strict = certificate.prices[0], certificate.prices[-1]
         found.append(
             {
                 "run": label,
-                "accuracy": _accuracy_of(folder, lines),
+                "accuracy": last_of(tested, "accuracy"),
+                **named,
                 "epsilon": _finite(own.epsilon_pld),
                 "delta": own.delta if certificate.private else None,
                 "epsilon at 1e-5": _finite(strict.epsilon_pld),
@@ -55,12 +61,21 @@ def run_figures(folders: Mapping[str, RunFolder]) -> list[dict[str, Any]]:
     return found
 
 
-def _accuracy_of(folder: RunFolder, lines: Sequence[Mapping[str, Any]]) -> float | None:
-    """The test accuracy of the model that is kept: the newest that was tested, or the best in validation."""
+def _kept(folder: RunFolder, lines: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The lines up to the model that is kept: the newest, or the best in validation."""
     kept = folder.load("cpu").kept
-    counted = lines if kept.best is None else lines[: kept.round]
-    scored = [line["accuracy"] for line in counted if line.get("accuracy") is not None]
-    return scored[-1] if scored else None
+    return lines if kept.best is None else lines[: kept.round]
+
+
+def watched_in(lines: Sequence[Mapping[str, Any]]) -> tuple[str, float | None]:
+    """The metric that a run watched, and its last value; where lines name none, it is accuracy."""
+    name = next((line["monitor"] for line in reversed(lines) if "monitor" in line), "accuracy")
+    return name, last_of(lines, name)
+
+
+def last_of(lines: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """The last value of a metric that is a number."""
+    return next((line[name] for line in reversed(lines) if isinstance(line.get(name), (int, float))), None)
 
 
 def _finite(epsilon: float | None) -> float | None:
@@ -69,12 +84,16 @@ def _finite(epsilon: float | None) -> float | None:
 
 def figures_table(figures: Sequence[Mapping[str, Any]]) -> Table:
     """The same as a table."""
-    table = _table("run", "accuracy", "epsilon", "at delta", "at 1e-5", "noise", "rounds")
+    monitors = {row.get("monitor", "accuracy") for row in figures} or {"accuracy"}
+    head = next(iter(monitors)) if len(monitors) == 1 else "score"
+    table = _table("run", head, "epsilon", "at delta", "at 1e-5", "noise", "rounds")
     table.columns[0].no_wrap = True
     for row in figures:
+        name = row.get("monitor", "accuracy")
+        score = figure(name, row["score" if "monitor" in row else "accuracy"])
         table.add_row(
             row["run"],
-            "-" if row["accuracy"] is None else f"{row['accuracy']:.3f}",
+            score if len(monitors) == 1 else f"{name} {score}",
             round_up(row["epsilon"], 2),
             "-" if row["delta"] is None else f"{row['delta']:g}",
             round_up(row["epsilon at 1e-5"], 2),
@@ -123,24 +142,47 @@ def clients_table(folder: RunFolder) -> Table:
     return table
 
 
+def client_scores_table(before: ClientScores, after: ClientScores | None) -> Table:
+    """The watched metric client by client, the worst first, and after personalization where there was any."""
+    more = ("personalized",) if after is not None else ()
+    table = _table("client", "test samples", before.metric, *more)
+    sign = 1 if CATALOGUE[before.metric].larger_is_better else -1
+    order = sorted(before.scores.items(), key=lambda item: (item[1] is None, sign * (item[1] or 0.0)))
+    for name, score in order:
+        own = [score] if after is None else [score, after.scores.get(name)]
+        table.add_row(name, str(before.samples[name]), *(figure(before.metric, value) for value in own))
+    return table
+
+
+def client_scores_text(before: ClientScores, after: ClientScores | None) -> str:
+    """How far apart clients are, and that nothing of this is private."""
+    lines = [summed_up(before.metric, before.summary)]
+    if after is not None:
+        lines.append(f"personalized, {summed_up(after.metric, after.summary)}")
+    return "\n".join([*lines, NOT_PRIVATE])
+
+
 def runs_plot(folders: Mapping[str, RunFolder], path: Path) -> None:
-    """Accuracy over rounds, and what had been spent by then."""
-    figure, (left, right) = _figure(2)
+    """The watched metric over rounds, and what had been spent by then."""
+    picture, (left, right) = _figure(2)
+    names: dict[str, None] = {}
     for color, (label, folder) in zip(_cycle(len(folders)), folders.items(), strict=True):
         lines = folder.metrics()
-        scored = [line for line in lines if line.get("accuracy") is not None]
-        left.plot([m["round"] for m in scored], [m["accuracy"] for m in scored], color=color, label=label)
+        name, _ = watched_in(lines)
+        names[name] = None
+        scored = [line for line in lines if isinstance(line.get(name), (int, float))]
+        left.plot([m["round"] for m in scored], [m[name] for m in scored], color=color, label=label)
         spent = [(m["round"], float(m["epsilon"])) for m in lines if float(m["epsilon"]) < float("inf")]
         if spent:
             right.plot(*zip(*spent, strict=True), color=color, label=label)
-    left.set(xlabel="round", ylabel="test accuracy")
+    left.set(xlabel="round", ylabel=f"test {' or '.join(names or ['accuracy'])}")
     right.set(xlabel="round", ylabel="epsilon spent", ylim=(0, None))
     left.legend(frameon=False, loc="lower right")
     if right.lines:
         right.legend(frameon=False, loc="upper left")
     else:
         right.text(0.5, 0.5, "no run with a guarantee", ha="center", transform=right.transAxes)
-    figure.savefig(path)
+    picture.savefig(path)
 
 
 def plan_table(plan: Plan) -> Table:
@@ -178,7 +220,7 @@ def plan_summary(plan: Plan) -> list[tuple[str, str]]:
 
 def plan_plot(plan: Plan, path: Path) -> None:
     """Epsilon over rounds."""
-    figure, (axes,) = _figure(1)
+    picture, (axes,) = _figure(1)
     rounds = [point.round for point in plan.curve]
     for index, (color, delta) in enumerate(zip(_cycle(len(plan.deltas)), plan.deltas, strict=True)):
         epsilons = [point.epsilons[index] for point in plan.curve]
@@ -191,7 +233,7 @@ def plan_plot(plan: Plan, path: Path) -> None:
         fontsize=10,
     )
     axes.legend(frameon=False, loc="lower right")
-    figure.savefig(path)
+    picture.savefig(path)
 
 
 def methods_table(known: Mapping[str, MethodInfo]) -> Table:
@@ -233,6 +275,9 @@ class Compared:
     seconds: float
     settings: Mapping[str, Any]
     """Those in which the runs of the comparison differ."""
+    monitor: str = "accuracy"
+    score: float | None = None
+    """Of the metric that was watched."""
 
 
 def compared(label: str, target: float | None, folder: RunFolder, settings: Mapping[str, Any]) -> Compared:
@@ -241,7 +286,7 @@ def compared(label: str, target: float | None, folder: RunFolder, settings: Mapp
     return Compared(
         label,
         target,
-        _accuracy_of(folder, lines),
+        last_of(_kept(folder, lines), "accuracy"),
         certificate.prices[0].epsilon_pld,
         certificate.prices[0].delta,
         certificate.noise_multiplier,
@@ -249,29 +294,35 @@ def compared(label: str, target: float | None, folder: RunFolder, settings: Mapp
         folder.description().upload_bytes,
         sum(line["seconds"] for line in lines),
         settings,
+        *watched_in(lines),
     )
 
 
 def in_words(row: Compared) -> str:
     """A run in half a sentence."""
-    accuracy = "no accuracy" if row.accuracy is None else f"accuracy {row.accuracy:.3f}"
-    return f"{accuracy}, epsilon {round_up(row.epsilon)} after {row.rounds} rounds, {row.seconds:.1f} s"
+    score = f"no {row.monitor}" if row.score is None else f"{row.monitor} {figure(row.monitor, row.score)}"
+    return f"{score}, epsilon {round_up(row.epsilon)} after {row.rounds} rounds, {row.seconds:.1f} s"
 
 
 def comparison_table(rows: Sequence[Compared]) -> Table:
     """Methods below each other, epsilons side by side."""
     targets = sorted({row.target for row in rows if row.target is not None}, reverse=True)
-    heads = [f"accuracy at {t:g}" for t in targets] or ["accuracy"]
+    name = _monitor_of(rows)
+    heads = [f"{name} at {t:g}" for t in targets] or [name]
     table = _table("method", *heads, *(f"spent of {t:g}" for t in targets), "upload")
     table.columns[0].no_wrap = True
     for label in dict.fromkeys(row.label for row in rows):
         own = {row.target: row for row in rows if row.label == label}
         first = next(iter(own.values()))
         if None in own:
-            cells = [_accuracy(own[None]), *[""] * (len(targets) - 1), *["infinity"] * len(targets)]
+            cells = [
+                figure(own[None].monitor, own[None].score),
+                *[""] * (len(targets) - 1),
+                *["infinity"] * len(targets),
+            ]
         else:
             there = [own.get(t) for t in targets]  # a comparison that was interrupted has some of them
-            cells = ["" if row is None else _accuracy(row) for row in there]
+            cells = ["" if row is None else figure(row.monitor, row.score) for row in there]
             cells += ["" if row is None else round_up(row.epsilon) for row in there]
         table.add_row(label, *cells, f"{first.upload_bytes / 1000:.1f} kB")
     return table
@@ -293,31 +344,33 @@ def settings_text(settings: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _accuracy(row: Compared) -> str:
-    return "-" if row.accuracy is None else f"{row.accuracy:.3f}"
+def _monitor_of(rows: Sequence[Compared]) -> str:
+    """The metric that the runs of a comparison watched."""
+    names = dict.fromkeys(row.monitor for row in rows)
+    return next(iter(names)) if len(names) == 1 else "score"
 
 
 def comparison_plot(rows: Sequence[Compared], path: Path) -> None:
-    """Accuracy of every method, a dot for each epsilon; what is not private is a line."""
+    """The watched metric of every method, a dot for each epsilon; what is not private is a line."""
     labels = list(dict.fromkeys(row.label for row in rows if row.target is not None))
     targets = sorted({row.target for row in rows if row.target is not None})
-    figure, (axes,) = _figure(1)
-    figure.set_size_inches(7.0, 1.2 + 0.28 * max(len(labels), 4))
+    picture, (axes,) = _figure(1)
+    picture.set_size_inches(7.0, 1.2 + 0.28 * max(len(labels), 4))
     for color, target in zip(_cycle(len(targets)), targets, strict=True):
-        here = {row.label: row.accuracy for row in rows if row.target == target and row.accuracy is not None}
+        here = {row.label: row.score for row in rows if row.target == target and row.score is not None}
         places = [labels.index(label) for label in here]
         axes.plot(list(here.values()), places, "o", color=color, label=f"epsilon {target:g}")
     for row in rows:
-        if row.target is None and row.accuracy is not None:
-            axes.axvline(row.accuracy, color="0.5", linestyle="--", linewidth=1, label=f"{row.label}, no privacy")
+        if row.target is None and row.score is not None:
+            axes.axvline(row.score, color="0.5", linestyle="--", linewidth=1, label=f"{row.label}, no privacy")
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.grid(axis="x", color="0.92")
-    axes.set(xlabel="test accuracy")
+    axes.set(xlabel=f"test {_monitor_of(rows)}")
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     if rows and rows[0].settings:
-        figure.supxlabel(f"not the same for all: {', '.join(rows[0].settings)}", fontsize=7, wrap=True)
-    figure.savefig(path)
+        picture.supxlabel(f"not the same for all: {', '.join(rows[0].settings)}", fontsize=7, wrap=True)
+    picture.savefig(path)
 
 
 def expect_plot(path: Path) -> None:

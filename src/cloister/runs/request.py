@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -74,6 +74,17 @@ class Options:
     min_delta: Annotated[float, "what counts as better in validation: more than this"] = 0.0
     restore_best: Annotated[bool, "true: the model that did best in validation is kept, not the newest"] = False
     log: Annotated[str | None, "csv, tensorboard, mlflow or wandb, or several (csv,tensorboard): in the folder"] = None
+    metrics: Annotated[list[str] | None, "names of metrics, such as accuracy, f1 (by default those of the loss)"] = None
+    monitor: Annotated[
+        str | None, "the metric to watch: shown in the bar and in tables, used by early stopping (by default the first)"
+    ] = None
+    personalize: Annotated[
+        Literal["none", "fine_tune", "head"],
+        "after the run, train every client's own copy, or the last layer of it, on its own samples, and score it",
+    ] = "none"
+    personalize_steps: Annotated[int, "steps of that on every client"] = 20
+    personalize_lr: Annotated[float, "its learning rate"] = 0.1
+    personalize_batch_size: Annotated[int, "its batches"] = 32
     progress: Annotated[bool | None, "show a bar; by default only on a terminal"] = None
     config: Annotated[str | None, "text of a config file from which the command line can build the run again"] = None
 
@@ -93,6 +104,10 @@ class Options:
         if self.evaluate_every is not None:
             expect_count("evaluate_every", self.evaluate_every, "1 evaluates after every round")
         expect_count("checkpoint_every", self.checkpoint_every, "1 saves after every round")
+        expect_one_of("personalize", self.personalize, ("none", "fine_tune", "head"))
+        expect_count("personalize_steps", self.personalize_steps, "steps on every client's own samples")
+        expect_positive("personalize_lr", self.personalize_lr, "the learning rate of these steps")
+        expect_count("personalize_batch_size", self.personalize_batch_size, "samples in each of these steps")
         shown = (bool, type(None))
         expect_type("progress", self.progress, shown, "True, False or None", "None shows a bar on terminals alone")
         expect_type("config", self.config, (str, type(None)), "the text of a config file", "leave it out")
@@ -128,6 +143,15 @@ class Request:
         _expect_local_work(self.method, self.task)
         _expect_samples_apart(self.method, self.task)
         expect_validated(self.options, self.task)
+        if self.options.personalize != "none":
+            expect_own_tests(self.task)
+
+
+def expect_own_tests(task: Task) -> None:
+    """Refuse to personalize where nobody could tell what came of it."""
+    some = task.local_test is not None and len(task.local_test[0]) > 0
+    remedy = "hold some of every client's samples out (test=0.2), or leave personalize out"
+    expect(some, "clients with test samples of their own, to personalize a model", "none", remedy)
 
 
 def _expect_target(epsilon: Any) -> None:

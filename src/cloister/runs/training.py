@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -23,10 +23,14 @@ from cloister.privacy.certificate_text import round_up
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.unit import ProtectedUnit
 from cloister.round import Engine, Outcome, run_round
+from cloister.runs import client_files
 from cloister.runs.callbacks import Callbacks, record_of
 from cloister.runs.checkpoint import Checkpoint, Stop
+from cloister.runs.client_scores import ClientScores
 from cloister.runs.evaluate import Score
 from cloister.runs.folder import RunFolder
+from cloister.runs.metric_catalogue import figure
+from cloister.runs.personalization import Personalized
 from cloister.runs.prepare import Ready
 from cloister.runs.private_validation import private_validation
 from cloister.runs.progress import Progress
@@ -59,12 +63,21 @@ class Run:
     """Why the run ended before its last round, if it did."""
     best_round: int | None = None
     """The round with the best validation, where there is one; with `restore_best` the model is from it."""
+    scores: dict[str, float | None] = field(default_factory=dict)
+    """The metrics of the final model, by name; None where one is undefined."""
+    monitor: str = "accuracy"
+    """The metric that is watched."""
+    client_scores: ClientScores | None = None
+    """That metric on every client's own test samples, where clients have some. Exact, and so not private."""
+    personalized: Personalized | None = None
+    """The same before and after personalization, where that was asked for. Not private either."""
 
     def __repr__(self) -> str:
-        accuracy = "none" if self.accuracy is None else f"{self.accuracy:.4f}"
+        watched = self.scores.get(self.monitor, self.accuracy)
+        value = "none" if watched is None else figure(self.monitor, watched, 4)
         price = self.certificate.prices[0]
         spent = f"epsilon {round_up(price.epsilon_pld)} at delta {price.delta:g}"
-        return f"<Run: accuracy {accuracy}, {spent}, {len(self.history)} rounds, {self.engine} engine>"
+        return f"<Run: {self.monitor} {value}, {spent}, {len(self.history)} rounds, {self.engine} engine>"
 
     @property
     def epsilon(self) -> float:
@@ -157,14 +170,17 @@ class Training:
                     refused = str(refusal)
             self.log.write()
             certificate = certify(self.ready.description, self.ledger, self.at.gaps)
-            score = self._score if self.at.result is self.at.newest else None
-            score = score or self.ready.score(self.at.result)
-            self._end(certificate, score)
+            result = self.at.result
+            current = self._score is not None and self._score.clients is not None and result is self.at.newest
+            score = self._score if current else self.ready.score(result, clients=True)
+            assert score is not None
+            personalized = self.ready.personalize(result) if self.ready.personalize else None
+            self._end(certificate, score, personalized)
         finally:
             self._writer.shutdown()
             self.ledger.close()
         found = Run(
-            model=self.ready.model_at(self.at.result),
+            model=self.ready.model_at(result),
             accuracy=score.accuracy,
             certificate=certificate,
             history=self.log.history,
@@ -173,6 +189,10 @@ class Training:
             seconds=time.perf_counter() - started,
             stopped=refused if self.at.stop is None else self.at.stop.reason,
             best_round=self.at.kept.round or None,
+            scores=score.metrics,
+            monitor=score.monitor,
+            client_scores=score.clients,
+            personalized=personalized,
         )
         self.callbacks.end(found)
         return found
@@ -188,6 +208,10 @@ class Training:
             self._wait()
         self.ready.standardization.load(self.at.released)
 
+    @property
+    def _done(self) -> bool:
+        return self.at.round == self.ready.description.rounds
+
     def _round(self, number: int) -> None:
         fed, before = self.ready.fed, self.at.state.server
         outcome = run_round(fed, self.ledger, self.engine, number, self.at.w, self.at.state)
@@ -200,7 +224,7 @@ class Training:
         line = self._line(number, outcome)
         self.log.add(line, outcome.nonfinite_updates, {"ledger": self.at.hash, "model": model})
         self._score = None
-        if number % self.evaluate_every == 0 or number == self.ready.description.rounds:
+        if number % self.evaluate_every == 0 or self._done:
             self._evaluate(number, line)
         self._tell(before)
         if number % self.checkpoint_every == 0:
@@ -210,8 +234,8 @@ class Training:
     def _evaluate(self, number: int, line: dict[str, Any]) -> None:
         """Test the newest model; and validate it where that is free or paid for, which may be the end of the run."""
         model, selection = self.at.newest, self.ready.selection
-        self._score = self.ready.score(model)
-        line |= asdict(self._score)
+        self._score = self.ready.score(model, clients=self._done)
+        line |= self._score.line()
         value = self._validated(number, model)
         if value is not None:
             line["validation"] = value
@@ -285,16 +309,18 @@ class Training:
         if self._written is not None:
             self._written.result()
 
-    def _end(self, certificate: Certificate, score: Score) -> None:
+    def _end(self, certificate: Certificate, score: Score, personalized: Personalized | None) -> None:
         """The last checkpoint, the model and the certificate, unless a run that had ended spent nothing more."""
         if self.folder is None or (self.ended and self.at.hash == self.ledger.hash):
             return
         # No round follows, and the state of correlated noise could be subtracted from the model.
         state = replace(self.at.state, mechanism={})
         hash = self.ledger.hash  # also of rounds that were charged in vain
-        self.at = replace(self.at, state=state, hash=hash, scores=asdict(score))
+        self.at = replace(self.at, state=state, hash=hash, scores=score.line())
         self._checkpoint()
         self._wait()
+        if score.clients is not None:
+            client_files.write(self.folder.path, score.clients, personalized)
         about, standardization = self.ready.about, self.ready.standardization
         if standardization is not None:
             about = replace(about, standardization=standardization.to_json())

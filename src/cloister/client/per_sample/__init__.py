@@ -33,7 +33,10 @@ __all__ = ["Losses", "Model", "PerSampleGradients"]
 
 @dataclass(eq=False)
 class PerSampleGradients:
-    """The gradients of a model's single samples, the faster way that is right; `inputs` and `labels` are a few."""
+    """The gradients of a model's single samples, the faster way that is right.
+
+    `inputs` are a few samples, of which the shape and type are taken; `labels` are nobody's (`Loss.made_up`).
+    """
 
     model: Model
     inputs: Tensor
@@ -80,12 +83,13 @@ def _fitting(model: Model, inputs: Tensor, labels: Tensor) -> SampleGradients:
     w, batches = _parameters(model, inputs.device), _made_up(model, inputs, labels)
     _expect_samples_apart(model, batches)
     layers, one_by_one = layers_of(model, w, batches[0]), PerSampleVmap(model)
-    ghost = None if layers is None else GhostClipping(model, layers)
+    ghost, seen = None if layers is None else GhostClipping(model, layers), False
     for batch in batches:
         expected = _sums(one_by_one, w, batch)
         if ghost is not None and not _close(_sums(ghost, w, batch), expected):
             ghost = None
-    return ghost or one_by_one
+        seen = seen or bool((expected.norm(dim=1) > 0).all())
+    return ghost if ghost is not None and seen else one_by_one  # where all gradients are zero, nothing was compared
 
 
 def _sums(way: SampleGradients, w: Tensor, batch: Batch) -> Tensor:
@@ -149,7 +153,7 @@ def _made_up(model: Model, inputs: Tensor, labels: Tensor, count: int = 5) -> li
     return [
         Batch(
             inputs=some.to(inputs),
-            labels=labels[:1].repeat(count, *[1] * (labels.dim() - 1)) * 0,
+            labels=labels[:1].repeat(count, *[1] * (labels.dim() - 1)),
             mask=real,
             count=torch.tensor(count, device=device),
             key=torch.zeros((), dtype=torch.int64, device=device),
