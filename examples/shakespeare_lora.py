@@ -1,8 +1,7 @@
 """A small transformer guesses what roles in Shakespeare's plays say next, at epsilon 8 for a role and all its lines.
 
-Some roles are public: the model is trained on them first, in the open. The others then adapt it in private, once by
-adapters of rank 4 (LoRA) and once by all parameters. Adapters are fewer numbers: less is sent, and less is noise.
-Without the text (`cloister data get shakespeare`), sections of Python's manual stand in for roles, at a small scale.
+The model is first trained on roles that are public. The others adapt it in private, by adapters of rank 4 (LoRA) or by
+all parameters. Without the text (`cloister data get shakespeare`), sections of Python's manual stand in for roles.
 
     python examples/shakespeare_lora.py
 """
@@ -25,8 +24,8 @@ def manual() -> cl.data.Task:
     """Python's manual by section, in windows of characters that are labeled with those that follow."""
     sections = {name: encode(topics[name])[:330] for name in list(topics)[:40] if len(topics[name]) > 330}
     windows = np.concatenate([ids.reshape(10, LENGTH + 1) for ids in sections.values()])
-    x, y, owners = windows[:, :-1], windows[:, 1:], np.repeat(list(sections), 10)
-    return cl.data.from_arrays(x, y, owners, loss="next_token", classes=CLASSES, public_samples=100)
+    x, y, who = windows[:, :-1], windows[:, 1:], np.repeat(list(sections), 10)
+    return cl.data.from_arrays(x, y, who, loss="next_token", classes=CLASSES, public_samples=100)
 
 
 try:
@@ -51,7 +50,8 @@ method = cl.methods.dp_fedavg(clip_norm=0.5, lr=1.0, local_steps=3, batch_size=8
 with tempfile.TemporaryDirectory() as place:
     save_file(model.state_dict(), weights := Path(place) / "public.safetensors")
     for name, rank in (("adapters", 4), ("all parameters", None)):
-        run = cl.run(method, task, model=model, weights=weights, lora_rank=rank, rounds=3, epsilon=8.0, delta=1e-3)
+        start = {"model": model, "weights": weights, "lora_rank": rank, "engine": "loop"}
+        run = cl.run(method, task, rounds=3, epsilon=8.0, delta=1e-3, **start)
         sent = 4 * sum(p.numel() for p in run.model.parameters() if p.requires_grad)
         print(f"{name:<14}  accuracy {run.accuracy:.4f}, epsilon {run.epsilon:.2f}, {sent:,} bytes sent in a round")
 with torch.no_grad():

@@ -72,7 +72,8 @@ def show(
     task, partition = build_task(values)
     owners = np.repeat(np.arange(task.clients), task.population.sizes.numpy())
     counts = np.zeros((task.clients, task.classes or 1), dtype=np.int64)
-    np.add.at(counts, (owners, task.population.labels.numpy()), 1)
+    labels = task.population.labels.numpy()
+    np.add.at(counts, (owners[:, None] if labels.ndim > 1 else owners, labels), 1)
     print_table(labels_table(counts))
     if task.public_samples is not None:
         say(f"\npublic: {len(task.public_samples[1]):,} samples that are nobody's of these")
