@@ -174,10 +174,10 @@ def _try(module: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, classes:
 def _check_outputs(outputs: Any, loss: Loss, labels: Tensor, classes: int | None) -> None:
     found = main_output(outputs)
     if loss.classes and found.dim() > 1 and found.dim() != labels.dim() + 1:
-        wanted = "once for each label, with a number for each class"
         raise CloisterError(
-            f"Expected a model that answers {wanted}, found outputs of shape {tuple(found.shape)} for labels of shape "
-            f"{tuple(labels.shape)}: make it answer at every position, or only once, or label samples likewise."
+            f"Expected a model that answers once for each label, with a number for each class, found outputs of shape "
+            f"{tuple(found.shape)} for labels of shape {tuple(labels.shape)}: make it answer at every position, or "
+            "only once, or label samples likewise."
         )
     if not loss.own or classes is not None:
         width = labels.shape[1] if labels.dim() > 1 else 1
