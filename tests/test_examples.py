@@ -121,6 +121,18 @@ def test_survival_six_regions(tmp_path):
     assert "protected unit: one sample" in text
 
 
+def test_shakespeare_lora(monkeypatch, tmp_path):
+    """At its small scale: there is no text in an empty folder."""
+    monkeypatch.setenv("CLOISTER_DATA", str(tmp_path))
+    text = printed("shakespeare_lora.py")
+    accuracies = dict(re.findall(r"^(adapters|all parameters|public alone) +accuracy ([\d.]+)", text, re.MULTILINE))
+    assert list(accuracies) == ["adapters", "all parameters", "public alone"]
+    assert float(accuracies["adapters"]) > 0.9 * float(accuracies["public alone"]) > 0.1, "adapters keep what is known"
+    assert all(7.9 < epsilon <= 8 for epsilon in numbers(r"epsilon ([\d.]+)", text))
+    adapters, everything = (int(found.replace(",", "")) for found in re.findall(r"([\d,]+) bytes", text))
+    assert adapters < everything / 2
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_examples_are_short_and_tested(path):
     text = path.read_text()

@@ -33,6 +33,7 @@ COUNTS = [
     ("scatter_cnn", (243, 8, 8), 10, 187_210),
     ("pfl_benchmark_cnn", (3, 32, 32), 10, 1_626_442),
     ("char_lstm", (80,), 80, 81_616),
+    ("char_transformer", (80,), 80, 2 * 80 * 64 + 2 * (4 * 64 + 4 * 65 * 64 + 65 * 256 + 257 * 64) + 2 * 64 + 65 * 80),
 ]
 CNNS = sorted(name for name in CATALOGUE if name.endswith("cnn") or name == "resnet18")
 # The smallest images that each network takes: what is one pixel smaller must be refused, not fail in torch.
@@ -54,7 +55,7 @@ ids = [f"{name}-{shape[0]}-{classes}" for name, shape, classes, _ in COUNTS]
 
 def samples(name: str, shape: tuple[int, ...], classes: int, *size: int) -> tuple[torch.Tensor, torch.Tensor]:
     labels = torch.randint(0, classes, size)
-    if name == "char_lstm":
+    if name.startswith("char_"):
         return torch.randint(0, classes, (*size, *shape)), labels
     return torch.randn(*size, *shape, dtype=torch.float64), labels
 
@@ -82,7 +83,13 @@ def test_the_resnet_has_the_published_tensors():
 
 # The counts that a network's shape fixes are above. Here the largest nets take small images, so that a test of
 # 11 million parameters stays a matter of seconds.
-SMALL = {"resnet18": (3, 8, 8), "emnist_cnn": (1, 12, 12), "pfl_benchmark_cnn": (3, 12, 12), "char_lstm": (7,)}
+SMALL = {
+    "resnet18": (3, 8, 8),
+    "emnist_cnn": (1, 12, 12),
+    "pfl_benchmark_cnn": (3, 12, 12),
+    "char_lstm": (7,),
+    "char_transformer": (7,),
+}
 
 
 @pytest.mark.parametrize(("name", "shape", "classes", "count"), COUNTS, ids=ids)

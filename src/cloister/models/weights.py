@@ -53,8 +53,8 @@ def load_weights(module: nn.Module, weights: Weights, skip: tuple[str, ...] = ()
     places = {name: t for name, t in own.items() if name not in skipped and not _is_tied(name, own, given)}
     found = {name: tensor for name, tensor in given.items() if name not in skipped}
     _expect_all(places, found, own, given, weights.file)
-    for name, tensor in found.items():
-        _expect_fits(name, tensor, own[name], weights.file)
+    for name in (one for one in own if one in found):
+        _expect_fits(name, found[name], own[name], weights.file)
     with torch.no_grad():
         for name, tensor in found.items():
             own[name].copy_(tensor)
@@ -98,7 +98,8 @@ def _expect_fits(name: str, tensor: Tensor, place: Tensor, file: str) -> None:
     if tensor.shape != place.shape:
         raise CloisterError(
             f"Expected {name!r} of shape {tuple(place.shape)} as in the model, found {tuple(tensor.shape)} in {file}: "
-            f"leave it as it is with weights_skip = {name}, or give the model that the weights are of."
+            f"leave it as it is with weights_skip = {name.rpartition('.')[0] or name}, or give the model that the "
+            "weights are of."
         )
     if tensor.is_floating_point() != place.is_floating_point() or tensor.is_complex() != place.is_complex():
         raise CloisterError(
