@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from cloister.privacy.budgets import Budget
     from cloister.privacy.calibration import calibrate
     from cloister.privacy.ledger import Ledger
+    from cloister.runs.plan import plan
+    from cloister.runs.planned import Plan
     from cloister.runs.run import run
     from cloister.runs.training import Run
     from cloister.server.cohorts import cyclic, fixed_size, full, poisson
@@ -47,6 +49,8 @@ _DEFINED_IN = {
     "full": "server.cohorts",
     "fixed_size": "server.cohorts",
     "poisson": "server.cohorts",
+    "Plan": "runs.planned",
+    "plan": "runs.plan",
     "Run": "runs.training",
     "run": "runs.run",
 }
@@ -62,6 +66,7 @@ __all__ = [
     "LocalRule",
     "Mechanism",
     "Method",
+    "Plan",
     "Run",
     "ServerOptimizer",
     "Transform",
@@ -75,6 +80,7 @@ __all__ = [
     "mechanisms",
     "methods",
     "models",
+    "plan",
     "poisson",
     "run",
     "server",

@@ -17,10 +17,11 @@ from torch import nn
 
 from cloister import data, methods, models
 from cloister.core import Cohort, Method, ServerOptimizer
-from cloister.core.arguments import help_of
+from cloister.core.arguments import group_of, help_of
 from cloister.data import partitioners
 from cloister.errors import CloisterError, nearest, number_in, shown
 from cloister.runs import outside
+from cloister.runs.request import COMPUTING, KEEPING, PRIVACY, TRAINING
 from cloister.runs.run import run as run_function
 from cloister.server import cohorts, optimizers
 
@@ -37,10 +38,13 @@ class Part:
     supplied: tuple[str, ...] = ()
     """Arguments that do not come from keys but from the other parts."""
     may_be_outside: bool = False
+    common: tuple[str, ...] = ()
+    """What a short list names after the default."""
 
 
+_COMMON_METHODS = ("pfl", "fedavg", "dp_ftrl", "adaptive_clipping", "adap_dp_fl")
 PARTS = {
-    "method": Part("what is run", Method, methods.CATALOGUE, "dp_fedavg", "", ("server",), may_be_outside=True),
+    "method": Part("what is run", Method, methods.CATALOGUE, "dp_fedavg", "", ("server",), True, _COMMON_METHODS),
     "data": Part("what is learned from", data.Task, data.CATALOGUE, "digits", "", ("partition",), may_be_outside=True),
     "partition": Part("how samples are dealt to clients", data.Partition, partitioners.CATALOGUE, "iid"),
     "model": Part("what is trained", nn.Module, models.CATALOGUE, "logistic", "", ("shape", "classes"), True),
@@ -59,6 +63,23 @@ class Key:
     kind: Any
     default: Any
     help: str
+    group: str = ""
+    """The heading under which it is listed, where its owner has several."""
+
+    @property
+    def shown_default(self) -> str:
+        """The default as a config file would say it; nothing where there is none."""
+        if self.default is inspect.Parameter.empty:
+            return "required"
+        if isinstance(self.default, bool):
+            return str(self.default).lower()
+        return (
+            ""
+            if self.default is None
+            else f"{self.default:g}"
+            if isinstance(self.default, float)
+            else str(self.default)
+        )
 
 
 def all_keys() -> list[Key]:
@@ -82,6 +103,19 @@ def keys_of(part: str, option: str) -> list[Key]:
 def run_keys() -> list[Key]:
     """The keys of every run."""
     return _signature(run_function, "every run", "", _NOT_KEYS)
+
+
+def run_groups() -> dict[str, list[Key]]:
+    """The keys of every run by heading; those that name none come last, as "other"."""
+    groups: dict[str, list[Key]] = {group.name: [] for group in (PRIVACY, TRAINING, COMPUTING, KEEPING)}
+    for key in sorted(run_keys(), key=lambda key: not key.group):
+        groups.setdefault(key.group or "other", []).append(key)
+    return groups
+
+
+def keys_in(function: Callable[..., Any], owner: str, without: tuple[str, ...] = ()) -> list[Key]:
+    """The keys of any function."""
+    return _signature(function, owner, "", without)
 
 
 def choice(part: str, option: Any) -> str:
@@ -122,7 +156,7 @@ def _signature(function: Callable[..., Any], owner: str, prefix: str, without: t
         if kind is inspect.Parameter.empty:
             kind = type(parameter.default)
         if _writable(kind):
-            keys.append(Key(prefix + name, owner, kind, parameter.default, help_of(annotation)))
+            keys.append(Key(prefix + name, owner, kind, parameter.default, help_of(annotation), group_of(annotation)))
         elif parameter.default is inspect.Parameter.empty:
             raise CloisterError(
                 f"Expected arguments that a config file can give (numbers, words, true or false), found {name} of "
@@ -165,8 +199,9 @@ def converted(key: Key, value: Any) -> Any:
         raise CloisterError(
             f"Expected {key.name} to be one of {', '.join(map(str, allowed))}, found {shown(value)}: choose one."
         )
-    if isinstance(value, list) and any(typing.get_origin(kind) is list for kind in kinds):
-        return [converted(replace(key, kind=float), one) for one in value]
+    items = [typing.get_args(kind)[0] for kind in kinds if typing.get_origin(kind) is list]
+    if isinstance(value, list) and items:
+        return [converted(replace(key, kind=items[0]), one) for one in value]
     kinds = [kind for kind in kinds if typing.get_origin(kind) is not list]
     if float in kinds and isinstance(value, str) and (number := number_in(value)) is not None:
         value = number

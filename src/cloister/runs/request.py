@@ -12,6 +12,7 @@ from torch import nn
 
 from cloister import engine as engines
 from cloister.core import Cohort, Method
+from cloister.core.arguments import Group
 from cloister.core.precision import PRECISIONS
 from cloister.data.task import Task
 from cloister.errors import (
@@ -26,6 +27,9 @@ from cloister.errors import (
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
+PRIVACY, TRAINING, COMPUTING, KEEPING = Group("privacy"), Group("training"), Group("computing"), Group("keeping")
+"""Headings of the keys of every run."""
+
 Target = float | Sequence[float] | None
 """Epsilon: the same for everybody, or one for each client (where samples are protected)."""
 
@@ -39,16 +43,28 @@ class Options:
 
     given_as_keywords: ClassVar[bool] = True
 
-    seed: Annotated[int, "seed of everything random in a simulation"] = 0
-    secure_rng: Annotated[bool, "true: cohorts and noise come from the operating system, not from the seed"] = False
-    device: Annotated[str, "cpu, cuda, cuda:1, ..."] = "cpu"
-    dtype: Annotated[str, "float32 or float64"] = "float32"
-    precision: Annotated[str, "exact; on a GPU also tf32 or bf16: faster, coarser products and convolutions"] = "exact"
-    allow_large_delta: Annotated[bool, "true: accept a delta that publishing one client's data would satisfy"] = False
-    engine: Annotated[str, "auto, loop, vectorized, on a GPU graphed or compiled: how, not what is computed"] = "auto"
-    memory: Annotated[int | None, "bytes for a chunk of clients (default: 1 GiB; on a GPU half of what is free)"] = None
-    evaluate_every: Annotated[int | None, "rounds between evaluations (by default they take little time)"] = None
-    checkpoint_every: Annotated[int, "rounds between checkpoints"] = 10
+    seed: Annotated[int, "seed of everything random in a simulation", COMPUTING] = 0
+    secure_rng: Annotated[
+        bool, "true: cohorts and noise come from the operating system, not from the seed", PRIVACY
+    ] = False
+    device: Annotated[str, "cpu, cuda, cuda:1, ...", COMPUTING] = "cpu"
+    dtype: Annotated[str, "float32 or float64", COMPUTING] = "float32"
+    precision: Annotated[
+        str, "exact; on a GPU also tf32 or bf16: faster, coarser products and convolutions", COMPUTING
+    ] = "exact"
+    allow_large_delta: Annotated[
+        bool, "true: accept a delta that publishing one client's data would satisfy", PRIVACY
+    ] = False
+    engine: Annotated[
+        str, "auto, loop, vectorized, on a GPU graphed or compiled: how, not what is computed", COMPUTING
+    ] = "auto"
+    memory: Annotated[
+        int | None, "bytes for a chunk of clients (default: 1 GiB; on a GPU half of what is free)", COMPUTING
+    ] = None
+    evaluate_every: Annotated[int | None, "rounds between evaluations (by default they take little time)", TRAINING] = (
+        None
+    )
+    checkpoint_every: Annotated[int, "rounds between checkpoints", KEEPING] = 10
     progress: Annotated[bool | None, "show a bar; by default only on a terminal"] = None
     config: Annotated[str | None, "text of a config file from which the command line can build the run again"] = None
 
@@ -90,14 +106,15 @@ class Request:
         expect_type("cohort", self.cohort, Cohort, "a Cohort such as cloister.poisson(0.5)")
         _expect_model(self.model)
         expect_count("rounds", self.rounds, "a run has at least one round")
-        _expect_target(self.epsilon)
+        expect_target(self.epsilon)
         if self.delta is not None:
             expect_delta(self.delta)
         _expect_local_work(self.method, self.task)
         _expect_samples_apart(self.method, self.task)
 
 
-def _expect_target(epsilon: Any) -> None:
+def expect_target(epsilon: Any) -> None:
+    """A number, or a list of one for each client, each of which promises something."""
     for one in epsilon if isinstance(epsilon, (list, tuple)) else [epsilon]:
         number = isinstance(one, (int, float)) and not isinstance(one, bool)
         expect(one is None or number, "epsilon to be a number, or a list of one for each client", epsilon, "give that")
