@@ -199,7 +199,7 @@ def plan_plot(plan: Plan, path: Path) -> None:
     axes.set(xlabel="round", ylim=(0, None), xlim=(0, None))
     axes.set_ylabel(f"epsilon ({plan.relation})", fontsize=8)
     axes.set_title(title, fontsize=9)
-    axes.legend(frameon=False, loc="lower right", fontsize=8)
+    axes.legend(frameon=False, loc="best", fontsize=8)
     figure.savefig(path)
 
 
@@ -221,7 +221,7 @@ def _client_lines(plan: Plan, axes: Axes) -> None:
             draw(clients, color="0.8", linewidth=0.8)
     # Clients with one target lie on one another: the first lines are wide, so that they show below the others.
     for place, (clients, color) in enumerate(zip(named, line_colors(len(named)), strict=True)):
-        draw(clients, color=color, linewidth=1.5 + 1.5 * (len(named) - 1 - place), label=_label(clients))
+        draw(clients, color=color, linewidth=1.5 + few * (len(named) - 1 - place), label=_label(clients))
 
 
 def _label(alike: Sequence[ClientPlan]) -> str:
