@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from cloister.runs.callbacks import Callback, Record, StopTraining
     from cloister.runs.load import load
     from cloister.runs.personalization import personalize
+    from cloister.runs.plan import plan
+    from cloister.runs.planned import Plan
     from cloister.runs.run import run
     from cloister.runs.trained_model import TrainedModel
     from cloister.runs.training import Run
@@ -55,6 +57,8 @@ _DEFINED_IN = {
     "Callback": "runs.callbacks",
     "Record": "runs.callbacks",
     "StopTraining": "runs.callbacks",
+    "Plan": "runs.planned",
+    "plan": "runs.plan",
     "Run": "runs.training",
     "TrainedModel": "runs.trained_model",
     "load": "runs.load",
@@ -74,6 +78,7 @@ __all__ = [
     "LocalRule",
     "Mechanism",
     "Method",
+    "Plan",
     "Record",
     "Run",
     "ServerOptimizer",
@@ -92,6 +97,7 @@ __all__ = [
     "methods",
     "models",
     "personalize",
+    "plan",
     "poisson",
     "run",
     "server",

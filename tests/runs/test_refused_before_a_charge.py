@@ -17,8 +17,7 @@ from cloister.errors import CloisterError
 from cloister.privacy.accountant import epsilon as epsilon_of
 from cloister.privacy.events import FixedSizeGaussian, Gaussian, PoissonGaussian
 from cloister.runs.folder import RunFolder
-from cloister.runs.plan import plan
-from cloister.runs.report import plan_summary
+from cloister.runs.plan_text import plan_summary
 from cloister.transforms.hadamard import padded
 from conftest import federation, flat_state, toy_task
 
@@ -51,7 +50,8 @@ def test_without_noise_there_is_no_delta_to_refuse():
 
 
 def test_a_plan_says_that_such_a_delta_is_weak():
-    weak = plan(300, 1, 0.9, sampling_rate=0.5, noise_multiplier=5.0, points=1)
+    method = cl.methods.dp_fedavg(clip_norm=1.0, local_steps=1, noise_multiplier=5.0)
+    weak = cl.plan(method, cohort=cl.poisson(0.5), clients=300, rounds=1, delta=0.9)
     assert dict(plan_summary(weak))["delta"].startswith("weak")
 
 

@@ -18,13 +18,14 @@ import typer
 from cloister.cli import after, interrupts
 from cloister.cli.commands import Command
 from cloister.cli.data import data_app
-from cloister.cli.output import file_and_words, number, print_table, program, say, short_name, working
+from cloister.cli.keys import RunCommand, keys
+from cloister.cli.output import file_and_words, print_table, program, say, short_name
+from cloister.cli.plan import PlanCommand, plan
 from cloister.errors import CloisterError, Note
 
 app = typer.Typer(
     name="cloister",
     help="Differentially private federated learning: train, plan, resume, and show what was spent.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -34,37 +35,13 @@ app = typer.Typer(
 app.add_typer(data_app)
 app.command(cls=Command)(after.predict)
 app.command(cls=Command)(after.export)
-
-
-class _RunCommand(Command):
-    """`cloister run`, whose help lists every key; the list is made only when somebody asks for it."""
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from cloister.runs.keys import PARTS, all_keys
-
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for key in all_keys():
-            if key.owner == "choice":
-                default = f"  [{' | '.join(PARTS[key.name].catalogue)}; default {key.default}]"
-            elif key.default is inspect.Parameter.empty:
-                default = "  [required]"
-            else:
-                default = "" if key.default is None else f"  [default {key.default}]"
-            groups.setdefault(key.owner, []).append((key.name, key.help + default))
-        for owner, rows in groups.items():
-            with formatter.section(f"Keys of {owner}" if owner != "choice" else "Choices"):
-                formatter.write_dl(rows)
-        formatter.write_paragraph()
-        formatter.write_text(
-            "data can also be a path: of a folder with a table per client, or of one table (keys of data PATH). "
-            "method, data and model can also be package.module:function; its arguments are keys."
-        )
+_ANY_KEYS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 @app.command(
-    cls=_RunCommand,
+    cls=RunCommand,
     options_metavar="[FILE.toml] [KEY=VALUE ...] [OPTIONS]",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    context_settings=_ANY_KEYS,
 )
 def run(
     ctx: typer.Context,
@@ -107,43 +84,8 @@ def resume(
     _run(build(load(folder / "config.toml")).start, folder, resume=True, progress=False if quiet else None)
 
 
-@app.command(cls=Command)
-def plan(
-    clients: Annotated[int, typer.Option(help="Number of clients of the federation.")],
-    rounds: Annotated[int, typer.Option(help="Number of rounds.")],
-    delta: Annotated[str, typer.Option(help="Probability that the guarantee may fail, such as 1e-5 or 1/3400.")],
-    sampling_rate: Annotated[float | None, typer.Option(help="Poisson cohorts: chance of joining a round.")] = None,
-    clients_per_round: Annotated[int | None, typer.Option(help="Fixed cohorts: clients in every round.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Target; the noise multiplier is computed.")] = None,
-    noise_multiplier: Annotated[float | None, typer.Option(help="Noise; epsilon is computed.")] = None,
-    parameters: Annotated[int, typer.Option(help="Parameters of the model, for the signal-to-noise ratio.")] = 650,
-    plot: Annotated[Path, typer.Option(help="Where to draw epsilon over rounds.")] = Path("plan.png"),
-) -> None:
-    """From a target epsilon to the noise it takes, or from noise to epsilon; before anything is run.
-
-    Without --sampling-rate and --clients-per-round everyone takes part in every round.
-    """
-    from cloister.runs import plan as planning
-    from cloister.runs import report
-
-    report.expect_plot(plot)
-    with working("pricing"):
-        planned = planning.plan(
-            clients,
-            rounds,
-            number("delta", delta),
-            sampling_rate,
-            clients_per_round,
-            epsilon,
-            noise_multiplier,
-            parameters,
-        )
-    for name, text in report.plan_summary(planned):
-        say(f"{name + ':':<18} {text}")
-    say("")
-    print_table(report.plan_table(planned))
-    report.plan_plot(planned, plot)
-    say(f"\nplot: {plot}")
+app.command(cls=PlanCommand, options_metavar="[FILE.toml] [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(plan)
+app.command(cls=Command, options_metavar="[METHOD] [KEY=VALUE ...]", context_settings=_ANY_KEYS)(keys)
 
 
 @app.command(cls=Command)
@@ -232,7 +174,7 @@ def methods(
 @app.command(
     cls=Command,
     options_metavar="FILE.toml [KEY=VALUE ...] [OPTIONS]",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    context_settings=_ANY_KEYS,
 )
 def compare(
     ctx: typer.Context,
@@ -293,12 +235,27 @@ def demo(
 
 
 @app.callback(invoke_without_command=True)
-def _top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _top(
+    ctx: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
     if version:
         from cloister import __version__
 
         say(__version__)
         raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        say(_FIRST_STEPS.format(program=program()))
+
+
+_FIRST_STEPS = """\
+Differentially private federated learning. What to do next:
+
+  {program} demo                  train on real handwritten digits, with and without privacy
+  {program} plan --help           what would a target cost, and is the federation large enough?
+  {program} run --help            train, on your own keys or on a file such as experiments/digits.toml
+  {program} methods               all methods: whom they protect, and who must be trusted
+  {program} keys METHOD           every key of a method and of a run
+  {program} --help                all commands"""
 
 
 def main() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import shutil
+import textwrap
 import typing
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from typer.core import TyperArgument, TyperCommand
@@ -26,6 +29,47 @@ class Command(TyperCommand):
     def format_arguments(self, ctx: Any, formatter: Any) -> None:
         """Nothing: typer lists them among the options, where newer versions of click would do so as well."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words as they were given: help on a command with keys is about these."""
+        ctx.meta["words"] = list(args)
+        return super().parse_args(ctx, args)
+
     def get_help(self, ctx: Any) -> str:
         """The help page."""
         return super().get_help(ctx).replace("\\[", "[")
+
+
+WIDEST = 100
+"""Columns of a page of help, on a terminal that has as many."""
+
+
+def page_width() -> int:
+    """Of a page of help: that of the terminal, within reason."""
+    return min(max(shutil.get_terminal_size((WIDEST, 40)).columns, 60), WIDEST)
+
+
+def columns(rows: Sequence[Sequence[str]], widths: Sequence[int], width: int) -> Iterable[str]:
+    """Rows of words, below each other; the last column is wrapped, so that nothing is cut off."""
+    left = 2 + sum(widths) + 2 * len(widths)
+    for row in rows:
+        first = "  " + "".join(f"{cell:<{size}}  " for cell, size in zip(row, widths, strict=False))
+        if len(first) > left:  # a cell that is too wide has its line to itself
+            yield first.rstrip()
+            first = " " * left
+        yield from textwrap.wrap(
+            row[-1] or "-", width, initial_indent=first, subsequent_indent=" " * left, break_long_words=False
+        )
+
+
+def keys_page(groups: Mapping[str, Sequence[Any]], width: int) -> list[str]:
+    """Keys under their headings: name, default and meaning, aligned over all groups."""
+    everything = [key for keys in groups.values() for key in keys]
+    widths = [min(max(len(cell) for cell in cells), 24) for cells in zip(*map(_cells, everything), strict=True)][:2]
+    lines: list[str] = []
+    for heading, keys in groups.items():
+        lines += ["", f"{heading}:", *columns([_cells(key) for key in keys], widths, width)]
+    return lines[1:]
+
+
+def _cells(key: Any) -> tuple[str, str, str]:
+    return key.name, key.shown_default, key.help

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from cloister.errors import CloisterError, number_in
+from cloister.errors import CloisterError
 
 
 def file_and_words(arguments: list[str]) -> tuple[Path | None, list[str]]:
@@ -44,14 +44,6 @@ def short_name(option: str) -> str:
     ('hospitals', 'letters', 'digits')
     """
     return Path(option).stem if "/" in option or "\\" in option else option.rpartition(":")[2]
-
-
-def number(name: str, text: str) -> float:
-    """A number from the command line, fractions such as 1/3400 included."""
-    found = number_in(text)
-    if found is None:
-        raise CloisterError(f"Expected {name} to be a number such as 1e-5 or 1/3400, found {text!r}: fix it.")
-    return found
 
 
 def program() -> str:

@@ -123,7 +123,7 @@ def certify(description: RunDescription, ledger: Ledger, notes: Sequence[str] = 
         budget=asdict(max(budgets, key=lambda budget: budget.epsilon)) if budgets else None,
         least_budget=min((budget.epsilon for budget in budgets), default=None),
         filter=_filter(spending, own),
-        prices=[_price(spending, delta) for delta in deltas_beside(own)],
+        prices=[price_at(spending, delta) for delta in deltas_beside(own)],
         claimed=_claimed(description, own, accounts),
         not_covered=not_covered(description, own, private, notes),
         configuration_sha256=description.configuration_hash,
@@ -139,7 +139,8 @@ def _executed(description: RunDescription) -> list[str]:
     return [clients, batches] if batches else [clients]
 
 
-def _price(spending: Spending, delta: float) -> Price:
+def price_at(spending: Spending, delta: float) -> Price:
+    """What the accounts of a run cost whoever they cost most; under a filter, what the filter promises."""
     if spending.order is not None:
         return Price(delta, _finite(spending.filtered(delta)), _finite(spending.filtered(delta)))
     return Price(delta, _finite(spending.certified(delta)), _finite(spending.renyi(delta)))

@@ -19,7 +19,18 @@ from cloister.core.schedules import needs_rounds
 from cloister.errors import CloisterError, nearest, shown
 from cloister.methods.registry import MethodInfo, info_of
 from cloister.runs import outside
-from cloister.runs.keys import PARTS, Key, all_keys, choice, converted, function_of, keys_of, run_keys, takes
+from cloister.runs.keys import (
+    PARTS,
+    Key,
+    all_keys,
+    choice,
+    converted,
+    function_of,
+    keys_of,
+    run_groups,
+    run_keys,
+    takes,
+)
 from cloister.runs.model_source import ModelSource
 from cloister.runs.run import run as run_function
 
@@ -93,6 +104,11 @@ def build_task(values: Mapping[str, Any]) -> tuple[data.Task, str]:
     return parts.make("data", **parts.make_if_chosen("partition")), parts.chosen.get("partition", "own")
 
 
+def parts_of(values: Mapping[str, Any], among: Iterable[str], more: list[Key]) -> _Parts:
+    """Some parts of a run with these keys; unknown keys are refused."""
+    return _Parts.resolve(values, _part_names(values, among), more)
+
+
 def method_keys(name: str) -> list[Key]:
     """The keys of one method."""
     return keys_of("method", choice("method", name))
@@ -112,6 +128,20 @@ def known_keys(values: Mapping[str, Any]) -> set[str]:
     chosen = _chosen(values, _part_names(values))
     keys = [key for part, option in chosen.items() for key in keys_of(part, option)] + run_keys()
     return {*chosen, *(key.name for key in keys)}
+
+
+def grouped_keys(values: Mapping[str, Any]) -> dict[str, list[Key]]:
+    """The keys of a run in which these are given, by heading: the choices, those of each choice, and of every run."""
+    names = _part_names(values)
+    try:
+        chosen = _chosen(values, names)
+    except CloisterError:  # a method of another package says what it comes with only when it is made
+        chosen = {part: _option(part, values) for part in names}
+    groups = {"choices": [Key(part, "choice", str, option, PARTS[part].help) for part, option in chosen.items()]}
+    groups |= {f"{part} {option}": keys_of(part, option) for part, option in chosen.items()}
+    groups |= {f"every run: {group}": keys for group, keys in run_groups().items()}
+    _refuse_unknown(values, {key.name for keys in groups.values() for key in keys}, chosen)
+    return {heading: keys for heading, keys in groups.items() if keys}
 
 
 def _option(part: str, values: Mapping[str, Any]) -> str:

@@ -18,12 +18,13 @@ from torch import nn
 
 from cloister import data, methods, models
 from cloister.core import Cohort, Method, ServerOptimizer
-from cloister.core.arguments import help_of
+from cloister.core.arguments import group_of, help_of
 from cloister.data import partitioners
 from cloister.data.arguments import IS_PATH
 from cloister.data.user.from_path import from_table_path, is_path, maker_of
 from cloister.errors import CloisterError, nearest, number_in, shown
 from cloister.runs import outside
+from cloister.runs.request import COMPUTING, KEEPING, PRIVACY, TRAINING
 from cloister.runs.run import run as run_function
 from cloister.server import cohorts, optimizers
 
@@ -40,10 +41,13 @@ class Part:
     supplied: tuple[str, ...] = ()
     """Arguments that do not come from keys but from the other parts."""
     may_be_outside: bool = False
+    common: tuple[str, ...] = ()
+    """What a short list names after the default."""
 
 
+_COMMON_METHODS = ("pfl", "fedavg", "dp_ftrl", "adaptive_clipping", "adap_dp_fl")
 PARTS = {
-    "method": Part("what is run", Method, methods.CATALOGUE, "dp_fedavg", "", ("server",), may_be_outside=True),
+    "method": Part("what is run", Method, methods.CATALOGUE, "dp_fedavg", "", ("server",), True, _COMMON_METHODS),
     "data": Part("what is learned from", data.Task, data.CATALOGUE, "digits", "", ("partition",), may_be_outside=True),
     "partition": Part("how samples are dealt to clients", data.Partition, partitioners.CATALOGUE, "iid"),
     "model": Part("what is trained", nn.Module, models.CATALOGUE, "logistic", "", ("shape", "classes"), True),
@@ -63,6 +67,23 @@ class Key:
     default: Any
     help: str
     is_path: bool = False
+    group: str = ""
+    """The heading under which it is listed, where its owner has several."""
+
+    @property
+    def shown_default(self) -> str:
+        """The default as a config file would say it; nothing where there is none."""
+        if self.default is inspect.Parameter.empty:
+            return "required"
+        if isinstance(self.default, bool):
+            return str(self.default).lower()
+        return (
+            ""
+            if self.default is None
+            else f"{self.default:g}"
+            if isinstance(self.default, float)
+            else str(self.default)
+        )
 
 
 def all_keys() -> list[Key]:
@@ -86,6 +107,19 @@ def keys_of(part: str, option: str) -> list[Key]:
 def run_keys() -> list[Key]:
     """The keys of every run."""
     return _signature(run_function, "every run", "", _NOT_KEYS)
+
+
+def run_groups() -> dict[str, list[Key]]:
+    """The keys of every run by heading; those that name none come last, as "other"."""
+    groups: dict[str, list[Key]] = {group.name: [] for group in (PRIVACY, TRAINING, COMPUTING, KEEPING)}
+    for key in sorted(run_keys(), key=lambda key: not key.group):
+        groups.setdefault(key.group or "other", []).append(key)
+    return groups
+
+
+def keys_in(function: Callable[..., Any], owner: str, without: tuple[str, ...] = ()) -> list[Key]:
+    """The keys of any function."""
+    return _signature(function, owner, "", without)
 
 
 def choice(part: str, option: Any) -> str:
@@ -133,7 +167,8 @@ def _signature(function: Callable[..., Any], owner: str, prefix: str, without: t
             kind = type(parameter.default)
         if _writable(kind):
             path = IS_PATH in getattr(annotation, "__metadata__", ())
-            keys.append(Key(prefix + name, owner, kind, parameter.default, help_of(annotation), path))
+            group = group_of(annotation)
+            keys.append(Key(prefix + name, owner, kind, parameter.default, help_of(annotation), path, group))
         elif parameter.default is inspect.Parameter.empty:
             raise CloisterError(
                 f"Expected arguments that a config file can give (numbers, words, true or false), found {name} of "

@@ -14,7 +14,7 @@ from cloister.client.losses import Loss, cross_entropy
 from cloister.client.objective import explained, objective_of
 from cloister.client.population import Population
 from cloister.client.standardization import Standardization
-from cloister.core import Batch, Method, Objective, Samples
+from cloister.core import Batch, Objective, Samples
 from cloister.core.hashing import hash_of
 from cloister.core.precision import expect_precision
 from cloister.data.validation import split_validation
@@ -22,20 +22,20 @@ from cloister.errors import CloisterError, expect_type
 from cloister.models.weights import Weights
 from cloister.privacy.budgets import Budget
 from cloister.privacy.description import QueryDescription, RunDescription
-from cloister.privacy.events import Event
-from cloister.privacy.ledger import Charge, Ledger
+from cloister.privacy.ledger import Ledger
 from cloister.random.streams import Streams
-from cloister.round.bind import Federation, bind, bind_method, charge_of, event_of
+from cloister.round.bind import Federation, bind
 from cloister.runs.description import describe_model, describe_run, made_of_noise
 from cloister.runs.evaluate import Scorer, collector, scorer
 from cloister.runs.metric_catalogue import Watched, watched
 from cloister.runs.model_file import ModelFile
-from cloister.runs.noise import Clients, Noise, calibrate_noise, expect_small_delta, with_noise
+from cloister.runs.noise import Noise, expect_small_delta
 from cloister.runs.own_models import expect_numbers, expect_plain, initialized
 from cloister.runs.personalization import Personalized, Settings, coordinates, personalized
 from cloister.runs.queries import Queries, expect_gaussian, plan_queries
 from cloister.runs.request import DTYPES, Request
 from cloister.runs.selection import Selection, Validate, public_validation
+from cloister.runs.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -198,43 +198,24 @@ def _place(request: Request) -> Placed:
 def _federation(
     request: Request, placed: Placed, queries: Queries, known: RunDescription | None
 ) -> tuple[Federation, Noise]:
-    """The federation with calibrated noise: the one place where a method is completed and priced."""
-    task, cohort, layout, clients = request.task, request.cohort, placed.objective.layout, request.task.clients
-    norms = cache(partial(_norms_on_noise, placed.objective, placed.w, placed.population, task.loss))
-    complete = partial(
-        bind_method, cohort=cohort, layout=layout, clients=clients, public_samples=placed.public_samples, norms=norms
+    """The federation with calibrated noise."""
+    task, population = request.task, placed.population
+    terms = Terms(
+        request.cohort,
+        request.rounds,
+        placed.objective.layout,
+        task.population.counts.tolist(),
+        task.copies,
+        placed.public_samples,
+        cache(partial(_norms_on_noise, placed.objective, placed.w, population, task.loss)),
+        queries,
     )
-
-    def price(method: Method) -> Event:
-        return event_of(complete(method), cohort, layout, clients)
-
-    def charge(method: Method, multiplier: float, samples: int) -> Charge:
-        return charge_of(complete(with_noise(method, multiplier)), multiplier, samples, task.copies, layout)
-
-    # Cohorts that are everybody on average are everybody always; that they are in all likelihood does not suffice.
-    always = cohort.expected(clients) == clients
-    participations = cohort.participations(request.rounds, clients)
-    noise = calibrate_noise(
-        request.method,
-        price,
-        cohort.releases(request.rounds, clients),
-        Clients(
-            task.population.counts.tolist(),
-            participations,
-            charge,
-            task.copies > 1,
-            always,
-            lambda target, units: queries.beside(target, request.delta, units),
-        ),
-        request.epsilon,
-        request.delta,
-        known,
-    )
+    noise = terms.noise(request.method, request.epsilon, request.delta, known)
     fed = bind(
-        complete(noise.method),
-        cohort,
+        terms.complete(noise.method),
+        request.cohort,
         placed.objective,
-        placed.population,
+        population,
         placed.streams,
         placed.w,
         request.options.precision,

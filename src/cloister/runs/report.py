@@ -17,7 +17,6 @@ from cloister.privacy.unit import sample_account
 from cloister.runs.client_scores import NOT_PRIVATE, ClientScores, summed_up
 from cloister.runs.folder import RunFolder
 from cloister.runs.metric_catalogue import CATALOGUE, figure
-from cloister.runs.plan import Plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -182,57 +181,6 @@ def runs_plot(folders: Mapping[str, RunFolder], path: Path) -> None:
         right.legend(frameon=False, loc="upper left")
     else:
         right.text(0.5, 0.5, "no run with a guarantee", ha="center", transform=right.transAxes)
-    picture.savefig(path)
-
-
-def plan_table(plan: Plan) -> Table:
-    """Epsilon over rounds."""
-    columns = [f"epsilon at {delta:g}" for delta in plan.deltas]
-    table = _table("round", *columns, "")
-    top = max(point.epsilons[0] for point in plan.curve) or 1.0
-    for point in plan.curve:
-        bar = "█" * max(1, round(24 * point.epsilons[0] / top))
-        table.add_row(str(point.round), *map(round_up, point.epsilons), bar)
-    table.columns[0].justify = "right"
-    table.columns[-1].justify = "left"
-    return table
-
-
-def plan_summary(plan: Plan) -> list[tuple[str, str]]:
-    """The plan in a few lines."""
-    worst, best = plan.signal_to_noise
-    spent = f"{round_up(plan.epsilon)} (PLD), {round_up(plan.rdp)} (RDP) at delta {plan.delta:g}"
-    return [
-        (
-            "noise multiplier",
-            f"{plan.noise_multiplier:.4f} x clip, on the sum of {plan.expected:g} updates (expected)",
-        ),
-        ("epsilon", spent + ("" if plan.target is None else f"; target {plan.target:g}")),
-        ("adjacency", plan.relation),
-        ("delta", plan.delta_means),
-        (
-            "signal / noise",
-            f"{worst:.2g} (updates unrelated) to {best:.2g} (all alike) in a round of {plan.parameters} parameters, if "
-            "every update has the clip's norm",
-        ),
-    ]
-
-
-def plan_plot(plan: Plan, path: Path) -> None:
-    """Epsilon over rounds."""
-    picture, (axes,) = _figure(1)
-    rounds = [point.round for point in plan.curve]
-    for index, (color, delta) in enumerate(zip(_cycle(len(plan.deltas)), plan.deltas, strict=True)):
-        epsilons = [point.epsilons[index] for point in plan.curve]
-        axes.plot(rounds, epsilons, color=color, marker="o", markersize=4, label=f"delta {delta:g}")
-    if plan.target is not None:
-        axes.axhline(plan.target, color="0.5", linestyle="--", linewidth=1, label=f"target {plan.target:g}")
-    axes.set(xlabel="round", ylabel=f"epsilon ({plan.relation})", ylim=(0, None), xlim=(0, None))
-    axes.set_title(
-        f"{plan.clients} clients, {plan.expected:g} expected in a round, noise multiplier {plan.noise_multiplier:.3f}",
-        fontsize=10,
-    )
-    axes.legend(frameon=False, loc="lower right")
     picture.savefig(path)
 
 
@@ -405,3 +353,6 @@ def _figure(panels: int) -> tuple[Figure, Sequence[Axes]]:
 
 def _cycle(count: int) -> list[str]:
     return [_COLORS[index % len(_COLORS)] for index in range(count)]
+
+
+table_of, figure_of, line_colors = _table, _figure, _cycle  # for other reports

@@ -12,6 +12,7 @@ from torch import nn
 
 from cloister import engine as engines
 from cloister.core import Cohort, Method
+from cloister.core.arguments import Group
 from cloister.core.precision import PRECISIONS
 from cloister.data.task import Task
 from cloister.errors import (
@@ -31,6 +32,9 @@ from cloister.runs.trackers import expect_trackers
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
+PRIVACY, TRAINING, COMPUTING, KEEPING = Group("privacy"), Group("training"), Group("computing"), Group("keeping")
+"""Headings of the keys of every run."""
+
 Target = float | Sequence[float] | None
 """Epsilon: the same for everybody, or one for each client (where samples are protected)."""
 
@@ -44,47 +48,77 @@ class Options:
 
     given_as_keywords: ClassVar[bool] = True
 
-    seed: Annotated[int, "seed of everything random in a simulation"] = 0
-    secure_rng: Annotated[bool, "true: cohorts and noise come from the operating system, not from the seed"] = False
-    device: Annotated[str, "cpu, cuda, cuda:1, ..."] = "cpu"
+    seed: Annotated[int, "seed of everything random in a simulation", COMPUTING] = 0
+    secure_rng: Annotated[
+        bool, "true: cohorts and noise come from the operating system, not from the seed", PRIVACY
+    ] = False
+    device: Annotated[str, "cpu, cuda, cuda:1, ...", COMPUTING] = "cpu"
+    dtype: Annotated[str, "float32 or float64", COMPUTING] = "float32"
+    precision: Annotated[
+        str, "exact; on a GPU also tf32 or bf16: faster, coarser products and convolutions", COMPUTING
+    ] = "exact"
+    allow_large_delta: Annotated[
+        bool, "true: accept a delta that publishing one client's data would satisfy", PRIVACY
+    ] = False
+    engine: Annotated[
+        str, "auto, loop, vectorized, on a GPU graphed or compiled: how, not what is computed", COMPUTING
+    ] = "auto"
+    memory: Annotated[
+        int | None, "bytes for a chunk of clients (default: 1 GiB; on a GPU half of what is free)", COMPUTING
+    ] = None
+    evaluate_every: Annotated[int | None, "rounds between evaluations (by default they take little time)", TRAINING] = (
+        None
+    )
+    checkpoint_every: Annotated[int, "rounds between checkpoints", KEEPING] = 10
     standardize: Annotated[
         float | None,
         "share of the budget (0.05, say) for a private mean and variance of the inputs, by which they are standardized",
+        PRIVACY,
     ] = None
-    standardize_bound: Annotated[float, "inputs count as within +-bound in that mean and variance"] = 1.0
-    dtype: Annotated[str, "float32 or float64"] = "float32"
-    precision: Annotated[str, "exact; on a GPU also tf32 or bf16: faster, coarser products and convolutions"] = "exact"
-    allow_large_delta: Annotated[bool, "true: accept a delta that publishing one client's data would satisfy"] = False
-    engine: Annotated[str, "auto, loop, vectorized, on a GPU graphed or compiled: how, not what is computed"] = "auto"
-    memory: Annotated[int | None, "bytes for a chunk of clients (default: 1 GiB; on a GPU half of what is free)"] = None
-    evaluate_every: Annotated[int | None, "rounds between evaluations (by default they take little time)"] = None
-    checkpoint_every: Annotated[int, "rounds between checkpoints"] = 10
+    standardize_bound: Annotated[float, "inputs count as within +-bound in that mean and variance", PRIVACY] = 1.0
     average: Annotated[
         float | None,
         "decay, such as 0.9: what is tested and kept is the exponential average of the released models; costs nothing",
+        TRAINING,
     ] = None
     validation: Annotated[
         Validation,
         "public: watch how the model does on public samples, free; private: on held-out samples of clients, priced",
+        TRAINING,
     ] = "none"
-    validation_fraction: Annotated[float, "private validation: how much of its samples each client holds out"] = 0.1
-    validation_share: Annotated[float, "private validation: share of the budget, for all validations together"] = 0.1
-    watch: Annotated[Watch, "what validation watches: loss or accuracy"] = "loss"
-    patience: Annotated[int | None, "end the run after so many evaluations without a better validation"] = None
-    min_delta: Annotated[float, "what counts as better in validation: more than this"] = 0.0
-    restore_best: Annotated[bool, "true: the model that did best in validation is kept, not the newest"] = False
-    log: Annotated[str | None, "csv, tensorboard, mlflow or wandb, or several (csv,tensorboard): in the folder"] = None
-    metrics: Annotated[list[str] | None, "names of metrics, such as accuracy, f1 (by default those of the loss)"] = None
+    validation_fraction: Annotated[
+        float, "private validation: how much of its samples each client holds out", TRAINING
+    ] = 0.1
+    validation_share: Annotated[
+        float, "private validation: share of the budget, for all validations together", PRIVACY
+    ] = 0.1
+    watch: Annotated[Watch, "what validation watches: loss or accuracy", TRAINING] = "loss"
+    patience: Annotated[int | None, "end the run after so many evaluations without a better validation", TRAINING] = (
+        None
+    )
+    min_delta: Annotated[float, "what counts as better in validation: more than this", TRAINING] = 0.0
+    restore_best: Annotated[bool, "true: the model that did best in validation is kept, not the newest", TRAINING] = (
+        False
+    )
+    log: Annotated[
+        str | None, "csv, tensorboard, mlflow or wandb, or several (csv,tensorboard): in the folder", KEEPING
+    ] = None
+    metrics: Annotated[
+        list[str] | None, "names of metrics, such as accuracy, f1 (by default those of the loss)", TRAINING
+    ] = None
     monitor: Annotated[
-        str | None, "the metric to watch: shown in the bar and in tables, used by early stopping (by default the first)"
+        str | None,
+        "the metric to watch: shown in the bar and in tables, used by early stopping (by default the first)",
+        TRAINING,
     ] = None
     personalize: Annotated[
         Literal["none", "fine_tune", "head"],
         "after the run, train every client's own copy, or the last layer of it, on its own samples, and score it",
+        TRAINING,
     ] = "none"
-    personalize_steps: Annotated[int, "steps of that on every client"] = 20
-    personalize_lr: Annotated[float, "its learning rate"] = 0.1
-    personalize_batch_size: Annotated[int, "its batches"] = 32
+    personalize_steps: Annotated[int, "steps of that on every client", TRAINING] = 20
+    personalize_lr: Annotated[float, "its learning rate", TRAINING] = 0.1
+    personalize_batch_size: Annotated[int, "its batches", TRAINING] = 32
     progress: Annotated[bool | None, "show a bar; by default only on a terminal"] = None
     config: Annotated[str | None, "text of a config file from which the command line can build the run again"] = None
 
@@ -137,7 +171,7 @@ class Request:
         expect_type("cohort", self.cohort, Cohort, "a Cohort such as cloister.poisson(0.5)")
         _expect_model(self.model)
         expect_count("rounds", self.rounds, "a run has at least one round")
-        _expect_target(self.epsilon)
+        expect_target(self.epsilon)
         if self.delta is not None:
             expect_delta(self.delta)
         _expect_local_work(self.method, self.task)
@@ -154,7 +188,8 @@ def expect_own_tests(task: Task) -> None:
     expect(some, "clients with test samples of their own, to personalize a model", "none", remedy)
 
 
-def _expect_target(epsilon: Any) -> None:
+def expect_target(epsilon: Any) -> None:
+    """A number, or a list of one for each client, each of which promises something."""
     for one in epsilon if isinstance(epsilon, (list, tuple)) else [epsilon]:
         number = isinstance(one, (int, float)) and not isinstance(one, bool)
         expect(one is None or number, "epsilon to be a number, or a list of one for each client", epsilon, "give that")

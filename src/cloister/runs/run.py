@@ -20,7 +20,7 @@ from cloister.runs.callbacks import Callback, Callbacks, expect_callbacks
 from cloister.runs.folder import RunFolder
 from cloister.runs.prepare import Ready, prepare
 from cloister.runs.progress import Progress
-from cloister.runs.request import Options, Request
+from cloister.runs.request import PRIVACY, TRAINING, Options, Request
 from cloister.runs.resume import expect_same, warn_of_repeated, why_not_repeated
 from cloister.runs.trackers import log_into
 from cloister.runs.training import Run, Training
@@ -34,15 +34,17 @@ def run(
     method: Annotated[Method, "what is run"],
     task: Annotated[Task, "what is learned from"],
     *,
-    rounds: Annotated[int, "number of rounds"],
+    rounds: Annotated[int, "number of rounds", TRAINING],
     cohort: Annotated[Cohort | None, "who takes part in a round (by default all clients)"] = None,
     epsilon: Annotated[
         float | list[float] | None,
         "privacy budget, which no round exceeds; where samples are protected also a list, one for each client",
+        PRIVACY,
     ] = None,
     delta: Annotated[
         float | None,
         "probability that the guarantee may fail; well below 1/clients, or 1/samples of the largest client",
+        PRIVACY,
     ] = None,
     model: Annotated[Model, "a torch module, or a function that makes one (by default the task's own)"] = None,
     folder: Annotated[str | Path | None, "where to keep the run; without one it cannot be resumed"] = None,

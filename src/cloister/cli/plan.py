@@ -1,0 +1,52 @@
+"""`cloister plan`: what a run would cost, before anything is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cloister.cli.commands import Command, keys_page, page_width
+from cloister.cli.output import file_and_words, say, working
+
+
+class PlanCommand(Command):
+    """`cloister plan`, whose help lists the keys of a plan; the list is made only when somebody asks for it."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from cloister.runs.plan_keys import shown_keys
+
+        more = {"keys (beside those of the method and its cohort: cloister keys METHOD)": shown_keys()}
+        formatter.write("\n" + "\n".join(keys_page(more, page_width())) + "\n")
+
+
+def plan(
+    ctx: typer.Context,
+    plot: Annotated[Path, typer.Option(help="Where to draw epsilon over rounds.")] = Path("plan.png"),
+) -> None:
+    """From epsilon to the noise it takes, from noise to epsilon, or from both to the rounds they allow.
+
+    Keys are those of `cloister run`; nothing is trained. Without data give clients, or sizes where the method protects
+    samples. Where nothing is said of the cohort, everyone takes part in every round.
+
+    \b
+    cloister plan method=pfl sizes=[303,294,123,200] rounds=50 epsilon=2 delta=1e-5
+    cloister plan clients=3400 sampling_rate=0.04 rounds=1000 epsilon=2 delta=1e-5
+    cloister plan experiments/digits.toml epsilon=1
+    """
+    from cloister.runs import plan_text
+    from cloister.runs.config import load
+    from cloister.runs.plan_keys import plan_of
+    from cloister.runs.report import expect_plot
+
+    expect_plot(plot)
+    file, words = file_and_words(ctx.args)
+    values = load(file, words)
+    with working("pricing"):
+        planned = plan_of(values)
+        page = plan_text.text(planned, page_width())
+    say(page)
+    with working("drawing"):
+        plan_text.plan_plot(planned, plot)
+    say(f"\nplot: {plot}")

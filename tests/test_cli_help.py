@@ -1,0 +1,157 @@
+"""Help: it fits a screen, nothing in it is cut off, and every key can be found."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from typing import Annotated
+
+import pytest
+
+from cloister.core.arguments import Group, flat_arguments
+from cloister.runs import keys as run_keys_module
+from cloister.runs.keys import PARTS, keys_of, run_groups, run_keys
+from cloister.runs.request import Options
+
+SCREEN = (40, 100)
+
+
+def lines_of(page) -> list[str]:
+    assert page.returncode == 0, page.stderr
+    return page.stdout.splitlines()
+
+
+def expect_whole(lines: list[str], width: int) -> None:
+    assert max(map(len, lines)) <= width
+    assert not [line for line in lines if line != line.rstrip() or "…" in line or "\\[" in line]
+
+
+def test_the_help_of_a_run_fits_a_screen(command):
+    lines = lines_of(command("run", "--help"))
+    assert len(lines) <= SCREEN[0]
+    expect_whole(lines, SCREEN[1])
+    page = "\n".join(lines)
+    for word in (*PARTS, "cloister keys METHOD", "cloister methods", "cloister data list"):
+        assert word in page
+    for key in run_keys():
+        assert re.search(rf"\b{key.name}\b", page)
+    for part in PARTS.values():
+        assert part.default in page
+
+
+@pytest.mark.parametrize("name", ["plan", "keys", "resume", "show", "compare", "demo", "methods"])
+def test_the_help_of_every_command_fits_a_screen(command, name):
+    lines = lines_of(command(name, "--help"))
+    assert len(lines) <= SCREEN[0]
+    expect_whole(lines, SCREEN[1])
+
+
+def test_help_with_keys_is_about_the_method_that_is_chosen(command):
+    page = command("run", "method=pfl", "rounds=3", "--help").stdout
+    for key in keys_of("method", "pfl"):
+        assert f"  {key.name} " in page
+    assert "checkpoint_every" not in page
+    assert "cloister keys pfl" in page
+    assert "  factorization " in command("run", "--method", "dp_ftrl", "--help").stdout
+
+
+def described(page: str, key) -> bool:
+    """Whether a key is there with its default and all of its meaning, which may be wrapped."""
+    flat = " ".join(page.split())
+    return f" {key.name} {key.shown_default} {key.help}".replace("  ", " ") in flat
+
+
+@pytest.mark.parametrize(
+    ("part", "option"), [(part, option) for part, spec in PARTS.items() for option in spec.catalogue]
+)
+def test_every_key_of_every_choice_is_in_keys(command, part, option):
+    if part == "server":
+        words = ["dp_fedavg", f"server={option}"]
+    else:
+        words = [option] if part == "method" else [f"{part}={option}"]
+    lines = lines_of(command("keys", *words))
+    expect_whole(lines, SCREEN[1])
+    page = "\n".join(lines)
+    for key in [*keys_of(part, option), *run_keys()]:
+        assert described(page, key), key.name
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_the_width_of_the_terminal_is_respected(command, monkeypatch, columns):
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_: os.terminal_size((columns, 40)))
+    widest = max(map(len, lines_of(command("keys", "dp_ftrl"))))
+    assert 0.9 * min(columns, 100) < widest <= min(columns, 100)
+
+
+def test_all_choices_are_named(command):
+    page = " ".join(command("keys").stdout.split())
+    for part in PARTS.values():
+        assert ", ".join(part.catalogue) in page
+
+
+def test_keys_are_grouped_where_they_are_defined(monkeypatch):
+    groups = {heading: [key.name for key in keys] for heading, keys in run_groups().items()}
+    assert {"epsilon", "delta", "secure_rng"} <= set(groups["privacy"])
+    assert "device" in groups["computing"]
+
+    @dataclasses.dataclass(frozen=True)
+    class More(Options):
+        fresh: Annotated[int, "a key that names no heading"] = 3
+        kept: Annotated[int, "a key that does", Group("keeping")] = 3
+
+    def run(*, rounds: Annotated[int, "number of rounds", Group("training")], options: More) -> None: ...
+
+    run.__annotations__["options"] = More
+    monkeypatch.setattr(run_keys_module, "run_function", flat_arguments(run))
+    groups = {heading: [key.name for key in keys] for heading, keys in run_groups().items()}
+    assert groups["other"] == ["fresh"]
+    assert groups["keeping"] == ["checkpoint_every", "kept"]
+    assert list(groups)[-1] == "other"
+
+
+def test_nothing_said_says_what_to_do_next(command):
+    page = command()
+    lines = lines_of(page)
+    assert len(lines) <= 12
+    for name in ("demo", "plan", "run", "keys METHOD", "--help"):
+        assert f"cloister {name}" in page.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["pfll"], 'perhaps you mean "pfl"'),
+        (["pfl", "dp_ftrl"], "one config file"),
+        (["pfl", "method=dp_ftrl"], "Expected one method"),
+        (["data=nothing"], "data to be one of"),
+        (["model=3"], "model to be one of"),
+        (["partition=iidd"], 'perhaps you mean "iid"'),
+        (["cohort=nobody"], "cohort to be one of"),
+        (["pfl", "factorization=tree"], "belongs to method dp_ftrl"),
+        (["colour=red"], "Expected a known key"),
+        (["--method"], "a value after --method"),
+        (["=3"], "Expected key=value"),
+        (["method=no.such:thing"], "a module that can be imported"),
+        (["data=digits", "data=mnist"], "one value for data"),
+    ],
+)
+def test_bad_questions_are_one_sentence(command, words, message):
+    done = command("keys", *words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [["--help"], []])
+def test_first_help_imports_nothing_heavy(words):
+    code = (
+        f"import sys; sys.argv = ['cloister', *{words}]\n"
+        "from cloister.__main__ import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print([name for name in ('torch', 'numpy', 'matplotlib', 'dp_accounting') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")
