@@ -132,7 +132,8 @@ def _call(callback: Any, hook: str, what: object) -> object:
 
 def _failed(callback: Any, hook: str, error: Exception, remedy: str) -> str:
     found = " ".join(f"{type(error).__name__} {error}".split())
-    return f"Expected {hook} of the callback {name_of(callback)} to return, found {found[:200]}: {remedy}."
+    found = found if len(found) <= 200 else f"{found[:200]}..."
+    return f"Expected {hook} of the callback {name_of(callback)} to return, found {found}: {remedy}."
 
 
 def name_of(callback: Any) -> str:

@@ -28,12 +28,19 @@ class Stop:
 
     @property
     def gap(self) -> tuple[str, ...]:
-        """What the certificate has to say about it. Validation on public samples follows from what was released."""
-        if self.by == "validation":
-            return ()
+        """What the certificate has to say about it.
+
+        A run that ends by what it has released is private at the price of all rounds that it might have had, which is
+        at most its budget. What the rounds cost that it did have holds for this outcome alone.
+        """
+        by_callback = (
+            "a callback decided it, and where it looked at what is not private (test results, cohort sizes), the "
+            "number of rounds is a release that was not charged; "
+        )
         return (
-            "when the run ended: a callback decided it, and where it looked at what is not private (test results, "
-            "cohort sizes), the number of rounds is a release that was not charged",
+            f"when the run ended: {by_callback if self.by == 'callback' else 'validation decided it; '}the epsilon "
+            "above is of the rounds that were run, as it turned out; promised in advance is the price of all planned "
+            "rounds, at most the budget",
         )
 
 
@@ -85,7 +92,7 @@ def write(path: Path, checkpoint: Checkpoint, configuration: str) -> None:
 
     kept, stop = checkpoint.kept, checkpoint.stop
     models = {"w": checkpoint.w, "average": kept.average, "best": kept.best}
-    named = {name: model for name, model in models.items() if model is not None}
+    named = {name: model.clone() for name, model in models.items() if model is not None}  # one may be two of them
     named |= flatten({"state": vars(checkpoint.state), "released": checkpoint.released})
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
     facts = {

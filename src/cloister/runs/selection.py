@@ -1,7 +1,8 @@
 """Which model a run keeps: the newest, an average of those that were released, or the best in validation.
 
 Everything here is computed from what was released and from public data alone. That is post-processing: it costs no
-privacy, and what a run has spent does not depend on it. Training itself goes on from the newest model in any case.
+privacy, and no round costs more by it. Training itself goes on from the newest model in any case. (When a run ends by
+what it has released, that it might have gone on counts, too: the certificate is for all planned rounds.)
 
     average       A <- A + (1 - decay) / (1 - decay^t) (w_t - A), which is decay A + (1 - decay) w_t with its bias
                   corrected: the weights of w_1 to w_t sum to one from the first round on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ _LONGEST = 250
 
 
 class MLflow(Callback):
-    """Metrics by round, settings as parameters, the certificate as an artifact; MLflow's global state stays."""
+    """Metrics by round, settings as parameters, the certificate as an artifact; nothing global is touched."""
 
     name = "mlflow"
 
@@ -66,12 +67,11 @@ def mlflow(
         run_id: of a run that exists, to go on with it: for a run that is resumed.
         folder: where to keep it if neither you nor MLFLOW_TRACKING_URI say where.
     """
-    import os
-
     expect_package("mlflow")
     for name, value in (("tracking_uri", tracking_uri), ("run_id", run_id), ("run_name", run_name)):
         expect_type(name, value, (str, type(None)), "a text", "give one, or leave it out")
     expect_type("experiment", experiment, str, "the name of an experiment", "give a text")
     if folder is not None and tracking_uri is None and "MLFLOW_TRACKING_URI" not in os.environ:
         tracking_uri = Path(folder).absolute().as_uri()
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # files are all that its small package can write
     return MLflow(experiment, tracking_uri, run_id, run_name)
