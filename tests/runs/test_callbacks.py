@@ -111,7 +111,7 @@ def test_a_callback_ends_the_run_and_the_certificate_says_so(on, reason, tmp_pat
     folder = tmp_path / "run"
     found = run(Heard(on), folder=folder)
     assert (found.stopped, len(found.history), found.certificate.rounds_charged) == (reason, 2, 2)
-    gap = "when the run ended: a callback decided it, and where it looked at what is not private"
+    gap = "a callback ended the run: where it looked at what is not private"
     assert [one for one in found.certificate.not_covered if one.startswith(gap)]
     assert RunFolder.open(folder).certificate() == found.certificate, "computed afresh, with the same gap"
     again = run(folder=folder, resume=True)

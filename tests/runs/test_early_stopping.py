@@ -82,8 +82,11 @@ def test_the_run_ends_when_patience_does_and_is_finished(told, tmp_path):
     assert (found.best_round, found.certificate.rounds_charged, found.certificate.rounds_planned) == (4, 7, 12)
     folder = RunFolder.open(tmp_path / "run")
     assert folder.finished
-    gap = "when the run ended: validation decided it; the epsilon above is of the rounds that were run"
+    gap = "when the run ended: what it had released decided it, so that the epsilon above is that of all planned rounds"
     assert [one for one in folder.certificate().not_covered if one.startswith(gap)]
+    told(LOSSES)
+    to_the_end = run(tmp_path / "whole")
+    assert found.epsilon == pytest.approx(to_the_end.epsilon, rel=1e-6), "when it ended is a release, too"
     again = run(tmp_path / "run", patience=3, resume=True)
     assert (len(again.history), again.stopped) == (7, found.stopped)
     assert again.certificate == found.certificate
@@ -163,8 +166,8 @@ def test_when_it_is_validated_does_not_depend_on_the_clients_data():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"validation": "private"}, "found 'private': a validation split of the clients' own samples is a release"),
-        ({"validation": "test"}, "validation to be one of none, public, found 'test'"),
+        ({"validation": "private"}, "an epsilon for a run that asks for validation"),
+        ({"validation": "test"}, "validation to be one of none, public, private, found 'test'"),
         ({"validation": None}, "validation to be one of"),
         ({"task": toy_task()}, "public samples to validate on, found 'none in toy': set some aside (public_samples"),
         ({"patience": 0}, "patience to be a whole number of at least 1, found 0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from cloister.privacy.accountant import PrivacyLoss, rdp_epsilon, rdp_of, worth_of
 from cloister.privacy.budgets import Budget
 from cloister.privacy.events import Event
-from cloister.privacy.ledger import Ledger
+from cloister.privacy.ledger import Entry, Ledger
 from cloister.privacy.pricing import pricing_of
 from cloister.privacy.renyi_filter import FilteredLoss, epsilon_at, room_at
 
@@ -46,6 +47,32 @@ def accounts_of(ledger: Ledger) -> dict[str, Account]:
         account = found.setdefault(entry.unit, Account(entry.unit, None))
         account.events[entry.event] += entry.count
         account.rounds.add(entry.round)
+    return found
+
+
+def had_it_gone_on(ledger: Ledger, rounds: int, queries: Mapping[str, int]) -> dict[str, Account]:
+    """What accounts would have come to in all planned rounds, of which some were not run.
+
+    When a run ends by what it has released, the number of its rounds is itself a release. What was run is then computed
+    from what might have been, and costs no more than all of it. Every account is charged for every round that is left,
+    as in the first one that it paid for (or as whoever paid most); `queries` says how often each query is asked.
+    """
+    found = accounts_of(ledger)
+    done = max((entry.round for entry in ledger.entries if entry.what == "update"), default=0)
+    paid: dict[str, dict[str, Entry]] = {}
+    times: Counter[tuple[str, str]] = Counter()
+    for entry in ledger.entries:
+        times[entry.what, entry.unit] += 1
+        if not pricing_of(entry.event).free:
+            paid.setdefault(entry.what, {}).setdefault(entry.unit, entry)
+    worst = Spending(found).worst.unit
+    for what, entries in paid.items():
+        usual = entries.get(worst, next(iter(entries.values())))
+        for unit, account in found.items():
+            left = rounds - done if what == "update" else queries.get(what, 0) - times[what, unit]
+            entry = entries.get(unit, usual)
+            if left > 0:
+                account.events[entry.event] += entry.count * left
     return found
 
 

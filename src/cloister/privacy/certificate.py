@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from cloister.privacy.accounts import Account, Spending, accounts_of
-from cloister.privacy.certificate_text import not_covered, priced_as, text
+from cloister.privacy.accounts import Account, Spending, accounts_of, had_it_gone_on
+from cloister.privacy.certificate_text import not_covered, priced_as, round_up, text
 from cloister.privacy.description import ClaimDescription, RunDescription
 from cloister.privacy.events import Adjacency, from_json
 from cloister.privacy.ledger import Ledger
@@ -90,8 +90,13 @@ class Certificate:
         return text(self)
 
 
-def certify(description: RunDescription, ledger: Ledger, notes: Sequence[str] = ()) -> Certificate:
-    """The certificate of a run from its description and its ledger; `notes` are gaps that arose on the way."""
+def certify(
+    description: RunDescription, ledger: Ledger, notes: Sequence[str] = (), ended_early: bool = False
+) -> Certificate:
+    """The certificate of a run from its description and its ledger; `notes` are gaps that arose on the way.
+
+    A run that `ended_early`, by what it had released, is certified for all rounds that were planned.
+    """
     method, accounts = description.method, accounts_of(ledger)
     spending = Spending(accounts, description.task.copies, description.noise_schedule)
     worst = spending.worst
@@ -123,9 +128,14 @@ def certify(description: RunDescription, ledger: Ledger, notes: Sequence[str] = 
         budget=asdict(max(budgets, key=lambda budget: budget.epsilon)) if budgets else None,
         least_budget=min((budget.epsilon for budget in budgets), default=None),
         filter=_filter(spending, own),
-        prices=[price_at(spending, delta) for delta in deltas_beside(own)],
+        prices=[
+            _in_advance(description, ledger, delta) if ended_early else price_at(spending, delta)
+            for delta in deltas_beside(own)
+        ],
         claimed=_claimed(description, own, accounts),
-        not_covered=not_covered(description, own, private, notes),
+        not_covered=not_covered(
+            description, own, private, [*notes, *([_ended_early(price_at(spending, own))] if ended_early else [])]
+        ),
         configuration_sha256=description.configuration_hash,
         ledger_hash=ledger.hash,
         versions=_versions(),
@@ -144,6 +154,26 @@ def price_at(spending: Spending, delta: float) -> Price:
     if spending.order is not None:
         return Price(delta, _finite(spending.filtered(delta)), _finite(spending.filtered(delta)))
     return Price(delta, _finite(spending.certified(delta)), _finite(spending.renyi(delta)))
+
+
+def _in_advance(description: RunDescription, ledger: Ledger, delta: float) -> Price:
+    """What all planned rounds cost, but not more than the budgets, which no run exceeds."""
+    times = {query.name: query.times for query in description.queries}
+    accounts = had_it_gone_on(ledger, description.rounds, times)
+    found = price_at(Spending(accounts, description.task.copies, description.noise_schedule), delta)
+    budgets = [account.budget for account in accounts.values() if account.events]
+    allowed = max((b.epsilon if b is not None and b.delta == delta else math.inf for b in budgets), default=math.inf)
+    bounds = (found.epsilon_pld, found.epsilon_rdp)
+    pld, rdp = (_finite(min(math.inf if one is None else one, allowed)) for one in bounds)
+    return Price(delta, pld, rdp)
+
+
+def _ended_early(spent: Price) -> str:
+    turned_out = "more than any number" if spent.epsilon_pld is None else f"epsilon {round_up(spent.epsilon_pld)}"
+    return (
+        "when the run ended: what it had released decided it, so that the epsilon above is that of all planned rounds "
+        f"(or the budget); those that were run would cost {turned_out}, had their number been fixed in advance"
+    )
 
 
 def _filter(spending: Spending, delta: float) -> dict[str, Any] | None:

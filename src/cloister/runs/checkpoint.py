@@ -28,19 +28,12 @@ class Stop:
 
     @property
     def gap(self) -> tuple[str, ...]:
-        """What the certificate has to say about it.
-
-        A run that ends by what it has released is private at the price of all rounds that it might have had, which is
-        at most its budget. What the rounds cost that it did have holds for this outcome alone.
-        """
-        by_callback = (
-            "a callback decided it, and where it looked at what is not private (test results, cohort sizes), the "
-            "number of rounds is a release that was not charged; "
-        )
+        """What the certificate has to say about it, beside that it is for all planned rounds."""
+        if self.by == "validation":
+            return ()
         return (
-            f"when the run ended: {by_callback if self.by == 'callback' else 'validation decided it; '}the epsilon "
-            "above is of the rounds that were run, as it turned out; promised in advance is the price of all planned "
-            "rounds, at most the budget",
+            "a callback ended the run: where it looked at what is not private (test results, cohort sizes), the "
+            "number of rounds is a release that was not charged",
         )
 
 

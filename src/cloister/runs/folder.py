@@ -128,14 +128,14 @@ class RunFolder:
         if stored is None:
             return Verified(ledger, at, metrics, None)
         description = self.description()
-        certificate = certify(description, ledger, at.gaps)
+        certificate = certify(description, ledger, at.gaps, at.stop is not None)
         expect_ended(self.path, stored, certificate, description, at, metrics, ledger)
         return Verified(ledger, at, metrics, certificate)
 
     def certificate(self) -> Certificate:
         """The certificate, computed afresh from the description and the ledger, when all files agree."""
         found = self.verified()
-        return found.certificate or certify(self.description(), found.ledger, found.at.gaps)
+        return found.certificate or certify(self.description(), found.ledger, found.at.gaps, found.at.stop is not None)
 
     def accounts(self) -> dict[str, Account]:
         """What was charged to whom, when all files agree."""

@@ -169,7 +169,7 @@ class Training:
                 except BudgetExceededError as refusal:
                     refused = str(refusal)
             self.log.write()
-            certificate = certify(self.ready.description, self.ledger, self.at.gaps)
+            certificate = certify(self.ready.description, self.ledger, self.at.gaps, self.at.stop is not None)
             result = self.at.result
             current = self._score is not None and self._score.clients is not None and result is self.at.newest
             score = self._score if current else self.ready.score(result, clients=True)
