@@ -30,7 +30,7 @@ def is_path(option: object) -> bool:
 def _is_there(option: str) -> bool:
     try:
         return Path(option).exists()
-    except OSError:  # a name that is too long for one
+    except (OSError, ValueError):  # a name that is too long for one, or holds what names cannot
         return False
 
 
