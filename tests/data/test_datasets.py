@@ -137,3 +137,21 @@ def test_natural_sets_train(name, clients):
     assert task.clients == clients
     run = cl.run(cl.methods.fedavg(lr=0.1, local_steps=1), task, rounds=1, cohort=cl.fixed_size(3), progress=False)
     assert run.accuracy is not None
+
+
+@pytest.mark.slow
+@needs("heart_disease/processed.va.data")
+def test_heart_disease_from_raw_files_with_a_schema_is_as_good_as_the_built_in_reader():
+    """The same hospitals, epsilon and seeds; the means of five runs differ by less than two points."""
+    root = Path(os.environ["CLOISTER_DATA"]) / "heart_disease"
+    schema = Path(__file__).parent.parent.parent / "experiments" / "heart-schema.toml"
+    own, built_in = cl.data.from_folder(root, schema=schema), cl.data.heart()
+    assert (own.client_names, own.prepared_by) == (("cleveland", "hungarian", "switzerland", "va"), "sample")
+    assert torch.equal(own.test_labels, built_in.test_labels), "the same patients are held out"
+    means = []
+    for task in (own, built_in):
+        method = cl.methods.pfl(clip_norm=1.0, lr=0.5, batch_size=32)
+        runs = [cl.run(method, task, rounds=20, epsilon=2.0, delta=1e-3, seed=seed) for seed in range(5)]
+        means.append(sum(run.accuracy for run in runs) / len(runs))
+    assert abs(means[0] - means[1]) < 0.02, means
+    assert min(means) > 0.75

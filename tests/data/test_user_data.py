@@ -100,7 +100,7 @@ def test_a_real_hugging_face_dataset():
 def test_bad_folders_are_refused(tmp_path):
     with pytest.raises(CloisterError, match="found none: put one there per client"):
         cl.data.from_folder(tmp_path)
-    with pytest.raises(CloisterError, match=r"nowhere .No such file or directory.: check the path"):
+    with pytest.raises(CloisterError, match=r"nowhere. .No such file or directory.: check the path"):
         cl.data.from_folder(tmp_path / "nowhere")
     np.savez(tmp_path / "a.npz", x=np.zeros(3))
     with pytest.raises(CloisterError, match="arrays inputs and labels"):

@@ -21,7 +21,8 @@ GOOD = {
     "delta": 1e-3,
     "clients": 40,
 }
-ALL = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+ALL = sorted(path for path in EXPERIMENTS.glob("*.toml") if not path.name.endswith("-schema.toml"))
 COMPARED = [path for path in ALL if path.stem.endswith(("-methods", "-samples"))]
 SHIPPED = [path for path in ALL if path not in COMPARED]
 

@@ -14,7 +14,7 @@ from cloister.data.raw import Array
 from cloister.data.user.cells import Cells, Words
 from cloister.data.user.columns import CLIENT_FILLS, Column
 from cloister.data.user.tables import Table
-from cloister.errors import nearest
+from cloister.errors import MOST, nearest
 
 Group = tuple[Array, Array]
 """The rows of one client, and those of them that it trains on."""
@@ -31,7 +31,12 @@ def features(column: Column, table: Table, missing: Sequence[str], groups: Seque
         known = np.flatnonzero(found >= 0)
         made[known, found[known].astype(np.int64)] = 1
     else:
-        made = _scaled(column, found).astype(np.float32)[:, None]
+        scaled = _scaled(column, found)
+        huge = np.flatnonzero(np.abs(scaled) > MOST)
+        if len(huge):
+            remedy = "fix the cell, or declare a range, to which values are clipped"
+            table.refuse(column.name, int(huge[0]), "a number of usable size", float(found[huge[0]]), remedy)
+        made = scaled.astype(np.float32)[:, None]
     return np.concatenate([made, gaps[:, None]], axis=1, dtype=np.float32) if column.get("indicator") else made
 
 

@@ -30,7 +30,7 @@ def is_path(option: object) -> bool:
 def _is_there(option: str) -> bool:
     try:
         return Path(option).exists()
-    except OSError:  # a name that is too long for one
+    except (OSError, ValueError):  # a name that is too long for one, or holds what names cannot
         return False
 
 
@@ -65,7 +65,7 @@ def from_table_path(
         str | None, "the column of labels (several with commas); by default the schema's, or label"
     ] = None,
     client: Annotated[str | None, "for one file: the column that says whose a row is"] = None,
-    test: Annotated[str | None, "a file to test on, in place of a part of every client's rows", IS_PATH] = None,
+    test_file: Annotated[str | None, "a file to test on, in place of a part of every client's rows", IS_PATH] = None,
     test_fraction: Annotated[float | None, "the part of every client's rows to test on (default: 0.2)"] = None,
     loss: Annotated[LossName | None, "what is minimized; by default what fits the label"] = None,
     classes: Annotated[int | None, "without a schema: how many classes there are"] = None,
@@ -75,10 +75,16 @@ def from_table_path(
 ) -> Task:
     """A task from a folder with a table per client, or from one table with a column of clients."""
     options: dict[str, Any] = {"label": _columns(label), "public_samples": public_samples, "seed": split_seed}
-    given = {"test": test, "test_fraction": test_fraction, "loss": loss, "classes": classes, "intervals": intervals}
+    given = {
+        "test": test_file,
+        "test_fraction": test_fraction,
+        "loss": loss,
+        "classes": classes,
+        "intervals": intervals,
+    }
     options |= {name: value for name, value in given.items() if value is not None}
     known: AnySchema | None = None if schema is None else schema_of(schema)
-    if test is not None:
+    if test_file is not None:
         expect(schema is not None, "a schema beside a file to test on", "none", "it says how to read that file")
     if Path(path).is_dir():
         expect(client is None, "one file, beside client", f"the folder {path}", "there, files are clients")

@@ -117,7 +117,9 @@ def _read_parquet(path: Path, layout: Layout) -> Table:
         names = list(file.schema_arrow.names)
         expect_different(names, str(path))
         found = file.read(columns=layout.select(names, str(path)))
-    return _table(str(path), {name: found[name].to_numpy() for name in found.column_names}, found.num_rows)
+    return _table(
+        str(path), {name: _array(name, found[name], str(path)) for name in found.column_names}, found.num_rows
+    )
 
 
 def _read_npz(path: Path, layout: Layout) -> Table:
@@ -157,6 +159,10 @@ def _array(name: str, column: Any, source: str) -> Array:
     try:
         if isinstance(column, (list, tuple)):
             return _list(column)
+        if hasattr(column, "type") and hasattr(column.type, "value_type") and hasattr(column, "cast"):
+            column = column.cast(
+                column.type.value_type
+            )  # pyarrow's own to_numpy takes a null of a dictionary for a word
         array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
     except Exception as error:  # whatever somebody's frame may raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -198,9 +204,10 @@ def client_files(folder: Path, pattern: str | None = None) -> list[tuple[str, Pa
     """The clients' names with their files, in the order of the names."""
     try:
         names = sorted(file.name for file in folder.iterdir() if file.is_file())
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise CloisterError(
-            f"Expected a readable folder with a file per client, found {folder} ({error.strerror}): check the path."
+            f"Expected a readable folder with a file per client, found {str(folder)!r} ({reason}): check the path."
         ) from None
     found = sorted((client, folder / name) for name in names for client in _client(name, pattern))
     if not found:
