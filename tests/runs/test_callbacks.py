@@ -183,7 +183,7 @@ def test_callbacks_change_nothing():
         (["csv"], "found 'csv': derive it from cloister.Callback"),
         ([None], "found None"),
     ],
-    ids=str,
+    ids=["no list", "none", "class", "function", "word", "none in a list"],
 )
 def test_what_cannot_be_told_anything_is_refused(given, message, tmp_path):
     with pytest.raises(CloisterError) as found:

@@ -40,7 +40,9 @@ def test_held_out_samples_go_by_client_and_count_alone():
 
 
 def test_without_noise_it_is_the_mean_over_clients_of_their_accuracies():
-    ready = prepared(cl.methods.fedavg(lr=0.5, local_steps=1), TASK, validation="private", watch="accuracy", delta=None)
+    ready = prepared(
+        cl.methods.fedavg(lr=0.5, local_steps=1), TASK, validation="private", monitor="accuracy", delta=None
+    )
     w = torch.randn(len(ready.w), generator=torch.Generator().manual_seed(1))
     found = private_validation(ready, Ledger.create(None, "test", {}), ready.held_out, 1, w)
     weight, bias = w[:640].view(10, 64), w[640:]

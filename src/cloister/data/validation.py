@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
 from cloister.client.population import Population
+from cloister.data.raw import Array
 from cloister.data.splits import held_out
 from cloister.data.task import Task
 from cloister.errors import CloisterError, expect_share
@@ -29,9 +31,18 @@ def split_validation(task: Task, fraction: float, seed: int) -> tuple[Task, Popu
     people = task.population
     held = np.zeros(len(people.labels), dtype=bool)
     for client, (start, size) in enumerate(zip(people.starts.tolist(), people.sizes.tolist(), strict=True)):
-        held[start : start + size] = held_out(f"validation of client {client}", size, seed, fraction)
+        held[start : start + size] = _held(client, size, fraction, seed)
     mask = torch.from_numpy(held)
     return replace(task, population=_kept(people, ~mask)), _kept(people, mask)
+
+
+def left_by_validation(sizes: Sequence[int], fraction: float, seed: int) -> list[int]:
+    """How many samples clients of these sizes have left to train on."""
+    return [size - int(_held(client, size, fraction, seed).sum()) for client, size in enumerate(sizes)]
+
+
+def _held(client: int, size: int, fraction: float, seed: int) -> Array:
+    return held_out(f"validation of client {client}", size, seed, fraction)
 
 
 def _kept(people: Population, mask: torch.Tensor) -> Population:

@@ -93,6 +93,8 @@ def watched(task: Task, metrics: Sequence[str] | str | None = None, monitor: str
     names = [metrics] if isinstance(metrics, str) else metrics
     if names is None:
         names = loss.metrics or (("accuracy",) if kind == "classes" else ("loss",))
+        if isinstance(monitor, str) and monitor not in names:
+            names = (*names, monitor)
     expect_type("metrics", names, (list, tuple), "a list of names", f"choose of {', '.join(CATALOGUE)}")
     expect(len(names) > 0, "one metric at least", "none", "leave metrics out for those of the loss")
     chosen = tuple(_fitting(name, loss, kind) for name in names)

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from cloister.core import Cohort, Layout, Method, Samples
+from cloister.core.arguments import flat_arguments
 from cloister.data.task import Task
+from cloister.data.validation import left_by_validation
 from cloister.errors import (
     MOST_COUNT,
     CloisterError,
@@ -28,7 +30,8 @@ from cloister.errors import (
 from cloister.privacy.unit import ProtectedUnit
 from cloister.runs.noise import with_noise
 from cloister.runs.planned import Plan
-from cloister.runs.request import Target, expect_target
+from cloister.runs.queries import queries_of
+from cloister.runs.request import Options, Target, expect_target
 from cloister.runs.terms import Terms
 from cloister.server.cohorts import full
 
@@ -39,6 +42,7 @@ MOST_CLIENTS = 10**5
 """So many clients, each with noise of its own, are priced one by one."""
 
 
+@flat_arguments
 def plan(
     method: Annotated[Method, "what would be run"],
     task: Annotated[Task | None, "what would be learned from: says all of the following but rounds and privacy"] = None,
@@ -58,9 +62,11 @@ def plan(
     delta: Annotated[float | None, "probability that the guarantee may fail, such as 1e-5 or 1/3400"] = None,
     noise_multiplier: Annotated[float | None, "noise, if not the method's own; epsilon is computed"] = None,
     public_samples: Annotated[int, "samples that are nobody's, for methods that need some"] = 0,
+    options: Options,
 ) -> Plan:
     """What a run would cost and come to, before anything is run: from epsilon to noise, from noise to epsilon, or,
-    given both and no `rounds`, to the most rounds that stay within.
+    given both and no `rounds`, to the most rounds that stay within. Of a run's options, `standardize` and private
+    validation have a share of the budget; on the others no price depends.
 
     >>> from cloister.methods import dp_fedavg
     >>> from cloister.server.cohorts import poisson
@@ -76,14 +82,18 @@ def plan(
     _expect_question(method, rounds, epsilon, delta)
     assert delta is not None
     names, notes = ((), ()) if task is None else (task.client_names, (_FROM_DATA,))
+    held = options.validation == "private"
+    expect(rounds is not None or not held, "rounds beside private validation", "none", "say how many")
+    own, copies = _sizes(method, task, clients, sizes), 1 if task is None else task.copies
     terms = Terms(
         cohort,
         rounds or 1,
         _layout(task, model, parameters),
-        _sizes(method, task, clients, sizes),
-        1 if task is None else task.copies,
+        left_by_validation(own, options.validation_fraction, options.seed) if held else own,
+        copies,
         _public(task, public_samples),
         _any_norms,
+        queries_of(method, cohort, options, rounds or 1, len(own), copies, epsilon),
     )
     if task is None and model is None and parameters is None:
         notes = (*notes, _assumed(terms, method))

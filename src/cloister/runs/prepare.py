@@ -103,11 +103,11 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
         expect_small_delta(request.delta, noise, fed.population.counts.tolist())
     _expect_a_round(fed, noise.budgets)
     model = describe_model(request, fed, placed.w, placed.module, placed.weights)
-    selection = Selection.of(request.options, request.rounds)
+    watching = watched(request.task, request.options.metrics, request.options.monitor)
+    selection = Selection.of(request.options, request.rounds, watching.monitor)
     asked = _described(queries, request)
     description = describe_run(request, fed, placed.w, noise.budgets, model, selection, asked)
     fed = _with_own_noise(fed, placed.w, description, fingerprint)
-    watching = watched(request.task, request.options.metrics, request.options.monitor)
     score = scorer(placed.module, placed.objective.layout, request.task, placed.w, watching)
     made = request.task.model if request.model is None else request.model
     about = ModelFile.of(request.task, made, request.adaptation, request.options.dtype, description.configuration_hash)
@@ -124,7 +124,7 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
         standardization,
         request.task.loss,
         selection,
-        _validation(request, placed),
+        _validation(request, placed, watching),
         held_out and held_out.to(placed.w.device, placed.w.dtype),
     )
 
@@ -156,11 +156,11 @@ def _described(queries: Queries, request: Request) -> tuple[QueryDescription, ..
     )
 
 
-def _validation(request: Request, placed: Placed) -> Validate | None:
+def _validation(request: Request, placed: Placed, watching: Watched) -> Validate | None:
     """What is watched beside the test set, where something is."""
     if request.options.validation != "public":
         return None
-    return public_validation(placed.module, placed.objective.layout, request.task, placed.w, request.options.watch)
+    return public_validation(placed.module, placed.objective.layout, request.task, placed.w, watching)
 
 
 def _personalization(request: Request, placed: Placed, watching: Watched) -> Callable[[Tensor], Personalized] | None:

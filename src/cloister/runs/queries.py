@@ -23,7 +23,7 @@ from cloister.privacy.ledger import Charge
 from cloister.privacy.pricing import adjacency_of
 from cloister.privacy.unit import ProtectedUnit, sample_account
 from cloister.round.queries import query_event
-from cloister.runs.request import Request, Target
+from cloister.runs.request import Options, Request, Target
 from cloister.runs.selection import Selection
 
 
@@ -96,24 +96,33 @@ def _whole_budget(adjacency: Adjacency | None, epsilon: float, delta: float, cop
 
 def plan_queries(request: Request) -> Queries:
     """The queries that a run asks for."""
-    method, options, task = request.method, request.options, request.task
+    task = request.task
+    return queries_of(
+        request.method, request.cohort, request.options, request.rounds, task.clients, task.copies, request.epsilon
+    )
+
+
+def queries_of(
+    method: Method, cohort: Cohort, options: Options, rounds: int, clients: int, copies: int, epsilon: Target
+) -> Queries:
+    """The queries that such a run asks for."""
     planned = []
     if options.standardize is not None:
         planned.append(PlannedQuery("statistics", options.standardize, 1, _STATISTICS))
     if options.validation == "private":
-        times = Selection.of(options, request.rounds).times(request.rounds)
+        times = Selection.of(options, rounds).times(rounds)
         planned.append(PlannedQuery("validation", options.validation_share, times, _VALIDATION))
     shares = sum(query.share for query in planned)
     expect(shares < 1, "shares of the budget that leave something for training", f"{shares:g}", "ask for less")
     mechanism = method.mechanism
     noiseless = mechanism.place == "nowhere" or mechanism.noise_multiplier == 0
-    if planned and not noiseless and request.epsilon is None:
+    if planned and not noiseless and epsilon is None:
         raise CloisterError(
             f"Expected an epsilon for a run that asks for {planned[0].name}, which has a share of it, found a "
             "noise_multiplier alone: give epsilon."
         )
-    copies = task.copies if method.unit is ProtectedUnit.SAMPLE else 1
-    return Queries(tuple(planned), method.unit, _adjacency(method, request.cohort, task.clients), copies)
+    own = copies if method.unit is ProtectedUnit.SAMPLE else 1
+    return Queries(tuple(planned), method.unit, _adjacency(method, cohort, clients), own)
 
 
 _VALIDATION = "a noisy mean of how models do on held-out samples of the clients, now and then"

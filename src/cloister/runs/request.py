@@ -27,7 +27,7 @@ from cloister.errors import (
     expect_type,
 )
 from cloister.models import Adaptation
-from cloister.runs.selection import Validation, Watch, expect_selection, expect_validated
+from cloister.runs.selection import Validation, expect_selection, expect_validated
 from cloister.runs.trackers import expect_trackers
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -92,7 +92,6 @@ class Options:
     validation_share: Annotated[
         float, "private validation: share of the budget, for all validations together", PRIVACY
     ] = 0.1
-    watch: Annotated[Watch, "what validation watches: loss or accuracy", TRAINING] = "loss"
     patience: Annotated[int | None, "end the run after so many evaluations without a better validation", TRAINING] = (
         None
     )
@@ -108,7 +107,7 @@ class Options:
     ] = None
     monitor: Annotated[
         str | None,
-        "the metric to watch: shown in the bar and in tables, used by early stopping (by default the first)",
+        "the metric to watch: in the bar, in tables, and by validation (privately, accuracy or else the loss)",
         TRAINING,
     ] = None
     personalize: Annotated[

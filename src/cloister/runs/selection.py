@@ -6,7 +6,7 @@ what it has released, that it might have gone on counts, too: the certificate is
 
     average       A <- A + (1 - decay) / (1 - decay^t) (w_t - A), which is decay A + (1 - decay) w_t with its bias
                   corrected: the weights of w_1 to w_t sum to one from the first round on
-    validation    the loss or the accuracy of that model on public samples, or by a priced query on clients' own
+    validation    the watched metric of that model on public samples, or by a priced query on clients' own
     patience      the run ends after so many evaluations in a row without an improvement
     restore_best  the model that did best on them is kept
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from cloister.core import Layout
     from cloister.data.task import Task
+    from cloister.runs.metric_catalogue import Metric, Watched
     from cloister.runs.request import Options
 
 _PRIVATE_VALIDATIONS = 10
 """So many share what validation may spend, unless evaluate_every says otherwise."""
 
 Validation = Literal["none", "public", "private"]
-Watch = Literal["loss", "accuracy"]
 Validate = Callable[[int, "Tensor"], float]
 """(round, model) -> the watched number of that model."""
 
@@ -59,21 +59,32 @@ class Selection:
 
     average: float | None = None
     validation: Validation = "none"
-    watch: Watch = "loss"
+    watch: str = "loss"
+    """The metric that validation watches."""
+    larger_is_better: bool = False
     patience: int | None = None
     min_delta: float = 0.0
     restore_best: bool = False
     every: int | None = None
 
     @classmethod
-    def of(cls, options: Options, rounds: int) -> Selection:
-        """What the options ask for. When to validate must not depend on the clients' data, as when to test may."""
+    def of(cls, options: Options, rounds: int, monitor: Metric | None = None) -> Selection:
+        """What the options ask for; `monitor` is the metric to watch.
+
+        When to validate must not depend on the clients' data, as when to test may.
+        """
         most = _PRIVATE_VALIDATIONS if options.validation == "private" else 50
         every = options.evaluate_every or -(-rounds // most)
+        if monitor is None or options.validation == "none":
+            watch = ("loss", False)
+        elif options.validation == "private" and monitor.name != "accuracy":
+            watch = ("loss", False)  # what a sample contributes is between 0 and 1
+        else:
+            watch = (monitor.name, monitor.larger_is_better)
         return cls(
             options.average,
             options.validation,
-            options.watch,
+            *watch,
             options.patience,
             options.min_delta,
             options.restore_best,
@@ -106,7 +117,7 @@ class Selection:
     def _improves(self, value: float, best: float | None) -> bool:
         if math.isnan(value) or best is None:
             return not math.isnan(value)
-        return value < best - self.min_delta if self.watch == "loss" else value > best + self.min_delta
+        return value > best + self.min_delta if self.larger_is_better else value < best - self.min_delta
 
     def why_over(self, kept: Kept, round: int) -> str | None:
         """Why the run ends after this round, if its patience is at an end."""
@@ -118,18 +129,18 @@ class Selection:
         return f"after round {round} the {watched}, which {best}, had not improved {times}"
 
 
-def public_validation(module: nn.Module, layout: Layout, task: Task, like: Tensor, watch: Watch) -> Validate:
+def public_validation(module: nn.Module, layout: Layout, task: Task, like: Tensor, watching: Watched) -> Validate:
     """The watched number on the task's public samples: a function of what is public and of released models."""
     from cloister.runs.evaluate import scorer
 
     assert task.public_samples is not None
     inputs, labels = task.public_samples
-    score = scorer(module, layout, replace(task, test_inputs=inputs, test_labels=labels, local_test=None), like)
+    public = replace(task, test_inputs=inputs, test_labels=labels, local_test=None)
+    score = scorer(module, layout, public, like, watching)
 
     def validate(round: int, w: Tensor) -> float:
-        found = getattr(score(w), watch)
-        assert isinstance(found, float)
-        return found
+        found = score(w).metrics[watching.monitor.name]
+        return math.nan if found is None else found
 
     return validate
 
@@ -141,15 +152,14 @@ def expect_selection(options: Options) -> None:
     expect_one_of("validation", options.validation, ("none", "public", "private"))
     expect_share("validation_fraction", options.validation_fraction, "0.1 holds out a tenth of every client's samples")
     expect_share("validation_share", options.validation_share, "the share of the budget that validation has")
-    expect_one_of("watch", options.watch, ("loss", "accuracy"))
     if options.patience is not None:
         expect_count("patience", options.patience, "evaluations without an improvement after which the run ends")
     expect_not_negative("min_delta", options.min_delta, "0 counts every improvement")
     whole = isinstance(options.restore_best, bool)
     expect(whole, "restore_best to be True or False", options.restore_best, "True keeps the best model")
     remedy = "add validation = public (or private), because nothing is chosen by test samples"
-    for name in ("patience", "restore_best", "min_delta", "watch"):
-        unused = getattr(options, name) in (None, False, 0, "loss")
+    for name in ("patience", "restore_best", "min_delta"):
+        unused = getattr(options, name) in (None, False, 0)
         expect(unused or options.validation != "none", f"validation beside {name}", "none", remedy)
 
 
@@ -166,5 +176,3 @@ def expect_validated(options: Options, task: Task) -> None:
             f"Expected a loss for every sample by itself for private validation, found {task.loss.name}: validate on "
             "public samples."
         )
-    classes = options.watch == "loss" or task.classes is not None
-    expect(classes, "labels that are classes, to watch an accuracy", task.loss.name, "watch the loss")

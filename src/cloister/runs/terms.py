@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cloister.core import Cohort, Layout, Method, Samples
 from cloister.privacy.accounts import Account
+from cloister.privacy.budgets import Budget
 from cloister.privacy.description import RunDescription
 from cloister.privacy.events import Event
 from cloister.privacy.ledger import Charge
@@ -84,7 +85,9 @@ class Terms:
         if method.unit is ProtectedUnit.CLIENT:
             event = event_of(method, self.cohort, self.layout, self.clients)
             releases = self.cohort.releases(self.rounds, self.clients)
-            return {method.unit: Account(method.unit, noise.budgets.get(method.unit), Counter({event: releases}))}
+            budget = noise.budgets.get(method.unit)
+            events = Counter({event: releases}) + self._beside(budget, self.clients)
+            return {method.unit: Account(method.unit, budget, events)}
         found: dict[str, Account] = {}
         known: dict[tuple[float, int], Counter[Event]] = {}
         for client, samples in enumerate(self.sizes):
@@ -94,5 +97,12 @@ class Terms:
                     charge = charge_of(method, key, samples, self.copies, self.layout)
                     known[key, samples] = Counter({charge.event: charge.count * self.participations})
                 unit = sample_account(client)
-                found[unit] = Account(unit, noise.budgets.get(unit), known[key, samples].copy())
+                budget = noise.budgets.get(unit)
+                found[unit] = Account(unit, budget, known[key, samples] + self._beside(budget, samples))
         return found
+
+    def _beside(self, budget: Budget | None, units: int) -> Counter[Event]:
+        """What queries cost one of so many units."""
+        if self.queries is None or budget is None:
+            return Counter()
+        return Counter(dict(self.queries.beside(budget.epsilon, budget.delta, units)))
