@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from contract.data_files import CASES
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -89,6 +91,43 @@ def test_server_and_nodes():
     spent = numbers(r"sample of client \d: epsilon ([\d.]+)", text)
     assert len(spent) == 3
     assert all(0 < used <= budget for used, budget in zip(spent, [1.0, 1.3, 4.0], strict=True))
+
+
+def made_up_hospitals(folder: Path) -> Path:
+    """Files like those of UCI heart disease: the sick are older, with slower hearts, and much was not measured."""
+    random = np.random.default_rng(0)
+    for hospital, count in (("cleveland", 90), ("hungarian", 70), ("switzerland", 40), ("va", 50)):
+        lines = []
+        for _ in range(count):
+            sick = int(random.integers(2))
+            known = [45 + 20 * sick, 1, 1 + 3 * sick, 140, 0 if random.random() < 0.3 else 240, 0, random.integers(3)]
+            known += [170 - 50 * sick, sick, 2.5 * sick, 1 + sick, sick, 7 if sick else 3]
+            cells = ["?" if place > 2 and random.random() < 0.2 else f"{cell:g}" for place, cell in enumerate(known)]
+            lines.append(",".join([*cells, str(sick * int(random.integers(1, 5)))]))
+        (folder / f"processed.{hospital}.data").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_hospitals_csv(tmp_path):
+    text = printed("hospitals_csv.py", made_up_hospitals(tmp_path))
+    planned = dict(re.findall(r"^(\w+) .*  ([\d.]+) +2 +[\d.]+$", text, re.MULTILINE))
+    assert list(planned) == ["cleveland", "hungarian", "switzerland", "va"]
+    assert all(1.99 < float(epsilon) <= 2 for epsilon in planned.values())
+    assert numbers(r"<Run: accuracy ([\d.]+)", text)[0] > 0.85
+    assert "clients: cleveland, hungarian, switzerland, va" in text
+    assert "a noisy mean and mean square of the inputs" in text
+    assert text.endswith("63 years old: sick\n")
+
+
+def test_own_cnn(monkeypatch, tmp_path):
+    """On a few pictures of noise in the files' own format, where there is nothing to be learned."""
+    case = CASES["qmnist"]
+    case.write(tmp_path, case.rows(0), case.rows(1))
+    monkeypatch.setenv("CLOISTER_DATA", str(tmp_path))
+    text = printed("own_cnn.py", "2")
+    assert re.search(r"<Task qmnist: \d+ clients, .* of 1x28x28", text)
+    assert all(3.9 < epsilon <= 4 for epsilon in numbers(r"<Run: .* epsilon ([\d.]+) at delta 0.0001, 2 rounds", text))
+    assert "protected unit: one client" in text
 
 
 def made_up_patients(folder: Path) -> Path:

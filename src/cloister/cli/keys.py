@@ -81,6 +81,7 @@ def _overview() -> list[str]:
 _MORE = [
     ("cloister keys METHOD", "every key of a method, with defaults and meanings"),
     ("cloister keys data=mnist", "every key of other choices: data, partition, model, cohort, server"),
+    ("data=PATH", "your own tables or images; model=package.module:function is your own model"),
     ("cloister methods", "all methods: whom they protect, who must be trusted, what is proven"),
     ("cloister data list", "all data sets: what is here, how large, under which license"),
     ("cloister plan ...", "what the same keys would cost, before anything is trained"),

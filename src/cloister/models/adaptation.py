@@ -8,12 +8,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from torch import nn
 
+from cloister.core.arguments import Group
 from cloister.errors import CloisterError, expect, expect_count, expect_one_of, expect_positive, expect_type
 from cloister.models.lora import lora
 from cloister.models.names import as_patterns, chosen, matches
 from cloister.models.norms import group_norm
 from cloister.models.weights import Weights, load_weights, read_weights
 
+MODEL = Group("model")
 Patterns = list[str] | None
 
 
@@ -27,14 +29,22 @@ class Adaptation:
 
     given_as_keywords: ClassVar[bool] = True
 
-    weights: Annotated[str | None, "a .safetensors file with the weights to start from; they count as public"] = None
-    weights_skip: Annotated[Patterns, "parameters that are not taken from it, such as head (of other classes)"] = None
-    batch_norm: Annotated[Literal["refuse", "group_norm"], "group_norm: convert the model's BatchNorm"] = "refuse"
-    freeze: Annotated[Patterns, "parameters that are not trained, such as blocks.0,*.bias"] = None
-    lora_rank: Annotated[int | None, "train adapters of this rank in place of the linear layers (LoRA)"] = None
-    lora_alpha: Annotated[float | None, "adapters are scaled by alpha / rank (by default 1)"] = None
-    lora_targets: Annotated[Patterns, "layers with adapters, such as *.query,*.value (by default all linear)"] = None
-    lora_train: Annotated[Patterns, "parameters that are trained in full beside adapters, such as head"] = None
+    weights: Annotated[
+        str | None, "a .safetensors file with the weights to start from; they count as public", MODEL
+    ] = None
+    weights_skip: Annotated[
+        Patterns, "parameters that are not taken from it, such as head (of other classes)", MODEL
+    ] = None
+    batch_norm: Annotated[Literal["refuse", "group_norm"], "group_norm: convert the model's BatchNorm", MODEL] = (
+        "refuse"
+    )
+    freeze: Annotated[Patterns, "parameters that are not trained, such as blocks.0,*.bias", MODEL] = None
+    lora_rank: Annotated[int | None, "train adapters of this rank in place of the linear layers (LoRA)", MODEL] = None
+    lora_alpha: Annotated[float | None, "adapters are scaled by alpha / rank (by default 1)", MODEL] = None
+    lora_targets: Annotated[
+        Patterns, "layers with adapters, such as *.query,*.value (by default all linear)", MODEL
+    ] = None
+    lora_train: Annotated[Patterns, "parameters that are trained in full beside adapters, such as head", MODEL] = None
 
     def __post_init__(self) -> None:
         if isinstance(self.weights, Path):
