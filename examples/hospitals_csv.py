@@ -8,9 +8,8 @@ release. The mean and variance that help the model are one, and have their share
 
 The same on the command line; `cloister data inspect FOLDER` drafts a schema for files of your own:
 
-    cloister plan data=FOLDER schema=experiments/heart-schema.toml method=pfl batch_size=32 rounds=20 epsilon=2 delta=1e-3
-    cloister run  data=FOLDER schema=experiments/heart-schema.toml method=pfl batch_size=32 rounds=20 epsilon=2 \
-        delta=1e-3 lr=0.5 standardize=0.05 average=0.8 metrics=accuracy,auroc --folder runs/heart
+    cloister run data=FOLDER schema=experiments/heart-schema.toml method=pfl batch_size=32 lr=0.5 rounds=20 epsilon=2 \
+        delta=1e-3 standardize=0.05 average=0.8 metrics=accuracy,auroc --folder runs/heart  # `plan` takes the same keys
     cloister predict runs/heart FOLDER/processed.va.data -o predictions.csv --proba
 """
 
