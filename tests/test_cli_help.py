@@ -108,7 +108,7 @@ def test_keys_are_grouped_where_they_are_defined(monkeypatch):
     monkeypatch.setattr(run_keys_module, "run_function", flat_arguments(run))
     groups = {heading: [key.name for key in keys] for heading, keys in run_groups().items()}
     assert groups["other"] == ["fresh"]
-    assert groups["keeping"] == ["checkpoint_every", "kept"]
+    assert groups["keeping"] == ["checkpoint_every", "log", "kept"]
     assert list(groups)[-1] == "other"
 
 

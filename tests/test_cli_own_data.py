@@ -124,10 +124,10 @@ def test_inspect_prints_what_loads_or_writes_it(command, hospitals):
 
 
 def test_help_has_the_keys_of_paths(command):
-    page = command("run", "--help").stdout
-    assert "Keys of data PATH" in page
+    assert "data=PATH" in command("run", "--help").stdout
+    page = command("keys", "data=.").stdout
     for key in ("schema", "test_fraction", "intervals", "split_seed"):
-        assert f"  {key} " in page
+        assert f"\n  {key} " in page
 
 
 BAD = [

@@ -186,6 +186,6 @@ def test_help_is_plain_and_has_a_word_for_every_argument(command, words):
     page = command(*words, "--help").stdout
     assert "\\[" not in page
     assert "Positional" not in page
-    assert "[required]" in page or words[-1] in ("methods", "list")
+    assert "[required]" in page or words[-1] in ("methods", "list", "plan")
     arguments = page.partition("Arguments:\n")[2].partition("\n\n")[0].splitlines()
     assert all(len(line.split()) > 2 for line in arguments)

@@ -227,7 +227,7 @@ def test_nobodys_row_depends_on_anothers(rows, random):
 
 @given(TABLES)
 def test_frames_of_every_kind_say_the_same(rows):
-    import polars as pl
+    pl = pytest.importorskip("polars")
     import pyarrow as pa
 
     text = {name: [None if row[name] is None else str(row[name]) for row in rows] for name in CELLS}
@@ -237,7 +237,7 @@ def test_frames_of_every_kind_say_the_same(rows):
 
 
 def test_real_types_of_frames():
-    import polars as pl
+    pl = pytest.importorskip("polars")
     import pyarrow as pa
 
     columns = {"n": {"kind": "number", "fill": 7}, "b": {"kind": "boolean", "fill": True}}

@@ -11,7 +11,7 @@ from torch import nn
 from cloister.client.losses import cross_entropy
 from cloister.client.objective import objective_of
 from cloister.client.per_sample.common import rounding, squared_norms
-from cloister.client.per_sample.ghost_clipping import GhostClipping
+from cloister.client.per_sample.ghost_clipping import GhostClipping, layers_of
 from cloister.client.per_sample.norms import Products
 from cloister.client.per_sample.vmap import PerSampleVmap
 from cloister.core import Batch, Objective
@@ -80,11 +80,12 @@ def test_a_small_factor_of_a_large_product_is_not_taken_for_nothing(inwards, out
 
     inputs, labels = torch.full((1, inwards), large), torch.full((1,), small)
     objective = objective_of(module, loss, torch.ones(2, inwards), torch.ones(2), None)
-    assert isinstance(objective.per_sample.way, GhostClipping)
-    size = inwards * outwards
+    size, model = inwards * outwards, objective.per_sample.model
+    layers = layers_of(model, torch.zeros(size), batch_of(torch.ones(1, inwards), torch.ones(1)))
+    ghost = GhostClipping(model, layers)
     for active in (None, torch.ones(size)):
         for clip_norm in (1e-5, 1.0):
-            total, _ = objective.clipped(torch.zeros(size), batch_of(inputs, labels), clip_norm, active)
+            total, _ = ghost.clipped(torch.func.grad, torch.zeros(size), batch_of(inputs, labels), clip_norm, active)
             assert total.double().norm() <= clip_norm
 
 

@@ -221,7 +221,7 @@ WORDS = ["run", "clients=8", "rounds=2", "local_steps=1", "clip_norm=1", "sampli
         ("average=1", "0 < average < 1"),
         ("patience=0", "patience to be a whole number"),
         ("patience=2", "validation beside patience"),
-        ("validation=private", "has no price yet"),
+        ("validation=private", "an epsilon for a run that asks for validation"),
         ("validation=test", "validation to be one of"),
         ("validation=public", "public samples to validate on"),
         ("log=excel", "log to name csv"),

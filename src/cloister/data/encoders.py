@@ -13,7 +13,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cloister.errors import CloisterError, Corrupted, expect_one_of
+from cloister.errors import CloisterError, Corrupted, nearest, shown
 
 if TYPE_CHECKING:
     from cloister.data.task import Encoder
@@ -28,7 +28,8 @@ KINDS: dict[str, str] = {
 def encoder_from_json(found: Mapping[str, Any]) -> Encoder:
     """The encoder that gave these values."""
     kind = found.get("kind") if isinstance(found, Mapping) else None
-    expect_one_of("the kind of encoder", kind, KINDS, "use the version of Cloister that wrote the file")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise Corrupted(f"Expected an encoder of a known kind, found {shown(kind)}: {nearest(str(kind), KINDS)}.")
     module, _, name = KINDS[str(kind)].partition(":")
     make: Callable[[Mapping[str, Any]], Encoder] = getattr(importlib.import_module(module), name).from_json
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cloister.client.losses import main_output
+from cloister.client.losses import Loss, main_output
 from cloister.client.objective import explained
 from cloister.core import Layout
 from cloister.data.task import Task
@@ -97,20 +97,20 @@ def collector(
         parts, views = [], layout.views(w)
         for some, truth in zip(*(torch.split(part, batch_size) for part in own), strict=True):
             outputs = torch.func.functional_call(still, views, (task.preprocessing.test(some, w.dtype),))
-            parts.append(_columns(task, watching, outputs, truth))
+            parts.append(columns_of(task.loss, watching, outputs, truth))
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     return collect
 
 
-def _columns(task: Task, watching: Watched, outputs: Any, truth: Tensor) -> dict[str, Tensor]:
+def columns_of(loss: Loss, watching: Watched, outputs: Any, truth: Tensor) -> dict[str, Tensor]:
     """What the metrics of a run are computed from, for some samples; accuracy is there whenever there is one."""
-    losses = task.loss(outputs, truth).double()
+    losses = loss(outputs, truth).double()
     found = {"losses": _rows(losses).mean(1)}
     wanted = watching.columns
     answers = watching.kind in CATALOGUE["accuracy"].fits
     if answers or "predictions" in wanted:
-        predictions = task.loss.predict(main_output(outputs))
+        predictions = loss.predict(main_output(outputs))
         if answers:
             counted = _rows(truth >= 0 if watching.kind == "tokens" else torch.ones_like(truth, dtype=torch.bool))
             right = _rows(predictions == truth) & counted
@@ -118,8 +118,8 @@ def _columns(task: Task, watching: Watched, outputs: Any, truth: Tensor) -> dict
         if "predictions" in wanted:
             found["predictions"] = predictions
     if "probabilities" in wanted:
-        assert task.loss.predict_proba is not None
-        found["probabilities"] = task.loss.predict_proba(main_output(outputs))
+        assert loss.predict_proba is not None
+        found["probabilities"] = loss.predict_proba(main_output(outputs))
     if "token_loss" in wanted:
         found["token_loss"] = found["losses"] * found["counted"]  # of a sample, the loss is the mean over its tokens
     return {**found, "truth": truth} if wanted - {"right", "counted"} else found

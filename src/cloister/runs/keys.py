@@ -193,7 +193,7 @@ def _kinds(kind: Any) -> list[Any]:
 
 
 _PLAIN = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
-_PLAIN_LISTS = {float: "a list of numbers", str: "a list of words"}
+_PLAIN_LISTS = {float: "a list of numbers", int: "a list of whole numbers", str: "a list of words"}
 
 
 def _writable(kind: Any) -> bool:

@@ -89,7 +89,15 @@ class Watched:
 
 def watched(task: Task, metrics: Sequence[str] | str | None = None, monitor: str | None = None) -> Watched:
     """The metrics that are asked for (by default those of the loss), once they are found to fit the task."""
-    loss, kind = task.loss, kind_of(task.loss, task.classes)
+    wide = task.test_labels.shape[1] if task.test_labels.dim() > 1 else 1
+    return watched_for(task.loss, task.classes, wide, metrics, monitor)
+
+
+def watched_for(
+    loss: Loss, classes: int | None, wide: int, metrics: Sequence[str] | str | None = None, monitor: str | None = None
+) -> Watched:
+    """The same for any labels: classes, or so many numbers for each sample."""
+    kind = kind_of(loss, classes)
     names = [metrics] if isinstance(metrics, str) else metrics
     if names is None:
         names = loss.metrics or (("accuracy",) if kind == "classes" else ("loss",))
@@ -100,8 +108,7 @@ def watched(task: Task, metrics: Sequence[str] | str | None = None, monitor: str
     chosen = tuple(_fitting(name, loss, kind) for name in names)
     remedy = "name each once"
     expect(len({one.name for one in chosen}) == len(chosen), "metrics that differ", list(names), remedy)
-    wide = task.test_labels.shape[1] if task.test_labels.dim() > 1 else 1
-    found = Watched(kind, chosen, _monitor(monitor, chosen), task.classes or wide)
+    found = Watched(kind, chosen, _monitor(monitor, chosen), classes or wide)
     if any(metric in _BY_TORCHMETRICS for metric in (one.name for one in chosen)):
         classification()  # or a run would find out after its first round that it cannot be imported
     return found

@@ -45,6 +45,8 @@ class ModelFile:
     outputs: int
     dtype: str
     loss: dict[str, Any]
+    metrics: list[str]
+    """By which it was judged."""
     classes: int | None
     class_names: list[str]
     preprocessing: dict[str, Any]
@@ -56,7 +58,9 @@ class ModelFile:
     configuration_sha256: str
 
     @classmethod
-    def of(cls, task: Task, model: Any, adaptation: Adaptation, dtype: str, configuration: str) -> ModelFile:
+    def of(
+        cls, task: Task, model: Any, adaptation: Adaptation, metrics: list[str], dtype: str, configuration: str
+    ) -> ModelFile:
         """What is known of a model when its run begins; `model` is the module, or what makes it."""
         source, inputs = source_of(model), task.population.inputs
         return cls(
@@ -65,6 +69,7 @@ class ModelFile:
             outputs=task.outputs,
             dtype=dtype,
             loss={"name": task.loss.name, "settings": dict(task.loss.settings), "own": task.loss.own},
+            metrics=metrics,
             classes=task.classes,
             class_names=list(task.class_names),
             preprocessing={"name": task.preprocessing.name, "settings": dict(task.preprocessing.settings)},
@@ -200,9 +205,13 @@ def _is_whole(found: dict[str, Any]) -> bool:
             return False
     counts = [*found["inputs"]["shape"], found["outputs"], *([] if found["classes"] is None else [found["classes"]])]
     whole = all(type(count) is int and count >= 0 for count in counts)
-    names = isinstance(found["class_names"], list) and all(isinstance(name, str) for name in found["class_names"])
+    names = all(_words(found[name]) for name in ("class_names", "metrics"))
     more = all(isinstance(found[name], (dict, type(None))) for name in ("encoder", "adaptation", "standardization"))
     return whole and names and more and all(isinstance(found[name], str) for name in ("dtype", "configuration_sha256"))
+
+
+def _words(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(one, str) for one in found)
 
 
 def _kind(dtype: Any) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import partial
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from cloister.runs.config import method_info, parts_of
 from cloister.runs.keys import Key, keys_in, keys_of, run_keys
 from cloister.runs.plan import plan
 from cloister.runs.planned import Plan
+from cloister.runs.request import Options
 
 _NOT_KEYS = ("method", "task", "cohort", "model", "noise_multiplier")
 _FROM_DATA = ("clients", "sizes", "parameters", "public_samples")
@@ -28,7 +30,9 @@ def plan_keys(with_data: bool = False) -> list[Key]:
 
 def shown_keys() -> list[Key]:
     """What help lists: with the noise, which most methods have as a key of their own."""
-    return keys_in(plan, "every plan", tuple(name for name in _NOT_KEYS if name != "noise_multiplier"))
+    shown = ("noise_multiplier", "standardize", "validation_share")
+    options = [field.name for field in fields(Options)]
+    return keys_in(plan, "every plan", tuple(name for name in (*_NOT_KEYS, *options) if name not in shown))
 
 
 def plan_of(values: Mapping[str, Any]) -> Plan:

@@ -22,7 +22,7 @@ Columns = dict[str, Array]
 
 def predict_file(
     model: TrainedModel, data: Path, file: Path, proba: bool = False, force: bool = False
-) -> tuple[int, dict[str, float] | None]:
+) -> tuple[int, dict[str, float | None] | None]:
     """Predict for every row of the data and write the file; returns how many rows, and scores where there are labels.
 
     All that can be refused without computing is refused first.

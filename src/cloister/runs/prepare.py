@@ -110,7 +110,10 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
     fed = _with_own_noise(fed, placed.w, description, fingerprint)
     score = scorer(placed.module, placed.objective.layout, request.task, placed.w, watching)
     made = request.task.model if request.model is None else request.model
-    about = ModelFile.of(request.task, made, request.adaptation, request.options.dtype, description.configuration_hash)
+    names = [metric.name for metric in watching.metrics]
+    about = ModelFile.of(
+        request.task, made, request.adaptation, names, request.options.dtype, description.configuration_hash
+    )
     return Ready(
         fed,
         placed.module,

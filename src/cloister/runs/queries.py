@@ -122,7 +122,7 @@ def queries_of(
             "noise_multiplier alone: give epsilon."
         )
     own = copies if method.unit is ProtectedUnit.SAMPLE else 1
-    return Queries(tuple(planned), method.unit, _adjacency(method, cohort, clients), own)
+    return Queries(tuple(planned), method.unit, _adjacency(method, cohort, clients) if planned else None, own)
 
 
 _VALIDATION = "a noisy mean of how models do on held-out samples of the clients, now and then"

@@ -19,6 +19,8 @@ from cloister.data.task import Encoder, expect_classes
 from cloister.errors import CloisterError, expect
 from cloister.privacy.certificate import Certificate
 from cloister.privacy.certificate_text import round_up
+from cloister.runs.evaluate import columns_of
+from cloister.runs.metric_catalogue import CATALOGUE, watched_for
 from cloister.runs.model_file import ModelFile
 
 BATCH = 2048
@@ -81,15 +83,15 @@ class TrainedModel:
         found: Array = self.loss.predict_proba(outputs).numpy()
         return found
 
-    def evaluate(self, raw: Any, labels: Any = None) -> dict[str, float]:
-        """How good the model is on these rows: the mean loss, and the accuracy where labels are classes."""
+    def evaluate(self, raw: Any, labels: Any = None) -> dict[str, float | None]:
+        """How good the model is on these rows: the mean loss, and the metrics of the run, as training reports them."""
         raw = self._read(raw)
         truth = self.labels_of(raw) if labels is None else labels
         remedy = "give evaluate(inputs, labels), or a column of labels"
         expect(truth is not None, "labels to compare with", "none", remedy)
         return self.scores_of(self._outputs(self._inputs(raw)), truth)
 
-    def scores_of(self, outputs: Tensor, labels: Any) -> dict[str, float]:
+    def scores_of(self, outputs: Tensor, labels: Any) -> dict[str, float | None]:
         """The scores of outputs where the labels are known."""
         if self.loss is None:
             raise CloisterError(
@@ -97,13 +99,16 @@ class TrainedModel:
                 "loss=...)."
             )
         truth = self._labels(labels, len(outputs))
-        parts = zip(torch.split(outputs, BATCH), torch.split(truth, BATCH), strict=True)
+        wide = truth.shape[1] if truth.dim() > 1 else 1
+        watching = watched_for(self.loss, self.about.classes, wide, self.about.metrics)
         with explained(f"labels that fit the loss {self.loss.name}"):
-            losses = [self.loss(some, wanted).flatten().double() for some, wanted in parts]
-        scores = {"loss": float(torch.cat(losses).mean())}
-        if self.about.classes is not None:
-            scores["accuracy"] = float((self.loss.predict(outputs) == truth).double().mean())
-        return scores
+            pairs = zip(torch.split(outputs, BATCH), torch.split(truth, BATCH), strict=True)
+            parts = [columns_of(self.loss, watching, some, wanted) for some, wanted in pairs]
+            columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+            found = {one.name: one(columns, watching.kind, watching.classes) for one in watching.metrics}
+        if "right" in columns:
+            found = {"accuracy": CATALOGUE["accuracy"](columns, watching.kind, 0), **found}
+        return {"loss": float(columns["losses"].mean()), **found}
 
     def export(self, path: str | Path, format: str = "onnx", force: bool = False) -> Path:
         """Write the model for other programs, with what it cost: onnx, torchscript or safetensors."""
