@@ -108,3 +108,38 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(method, monkeypat
 def test_what_does_not_fit_is_one_sentence(more, message):
     with pytest.raises(CloisterError, match=message):
         go(**more)
+
+
+def test_runs_that_hold_out_other_parts_do_not_share_noise():
+    keys = {prepared(CLIENTS, TASK, validation="private", epsilon=4.0, validation_fraction=part).fed.streams.run
+            for part in (0.1, 0.3)}  # fmt: skip
+    assert len(keys) == 2, "the difference of two models with the same noise is the signal"
+
+
+class Mixing(torch.nn.Module):
+    """Looks at every sample beside the mean of its batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer((x - x.mean(0)) / (x.std(0, unbiased=False) + 1e-3) if len(x) > 1 else x)
+
+
+def test_one_client_moves_the_sum_by_one_whatever_the_model_does_with_a_batch():
+    x = torch.randn(400, 4, generator=torch.Generator().manual_seed(0))
+    labels, owners = (x[:, 0] > 0).long(), np.arange(400) // 20
+    far = x.clone()
+    far[owners == 0] += 1e4
+    method = cl.methods.pfl(clip_norm=0.5, lr=0.5, batch_size=8, noise_multiplier=0.0)
+    sums = []
+    for inputs in (x, far):
+        task = cl.data.from_arrays(inputs, labels, owners, classes=2)
+        ready = prepared(method, task, model=Mixing(), validation="private", monitor="accuracy", delta=None)
+        w = torch.zeros(len(ready.w))
+        w[0], w[4] = -5, 5
+        held = ready.held_out
+        found = private_validation(ready, Ledger.create(None, "test", {}), held, 1, w)
+        sums.append(found * int(held.sizes.sum()))
+    assert abs(sums[0] - sums[1]) <= int(held.sizes[0]) + 1e-6
