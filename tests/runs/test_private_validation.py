@@ -9,6 +9,8 @@ import torch
 import cloister as cl
 from cloister.data.validation import split_validation
 from cloister.errors import CloisterError
+from cloister.privacy.accounts import Planned, had_it_gone_on
+from cloister.privacy.events import Gaussian
 from cloister.privacy.ledger import Ledger
 from cloister.runs.folder import RunFolder
 from cloister.runs.private_validation import private_validation
@@ -143,3 +145,28 @@ def test_one_client_moves_the_sum_by_one_whatever_the_model_does_with_a_batch():
         found = private_validation(ready, Ledger.create(None, "test", {}), held, 1, w)
         sums.append(found * int(held.sizes.sum()))
     assert abs(sums[0] - sums[1]) <= int(held.sizes[0]) + 1e-6
+
+
+class StopAfter(cl.Callback):
+    def __init__(self, round):
+        self.round = round
+
+    def on_round(self, record):
+        return cl.StopTraining("enough") if record.round == self.round else None
+
+
+@METHODS
+def test_a_run_that_ends_before_its_first_validation_is_certified_for_all_of_them(method):
+    keys = {"evaluate_every": 3, "validation_share": 0.6}
+    whole, ended = go(method, **keys), go(method, **keys, callbacks=[StopAfter(2)])
+    assert ended.epsilon >= whole.epsilon - 1e-6
+
+
+def test_a_query_that_was_paid_for_twice_is_not_one_less_to_come():
+    ledger = Ledger.create(None, "test", {})
+    ledger.charge("client", Gaussian(5.0), round=1, repeatable=False)
+    for _ in range(3):
+        ledger.charge("client", Gaussian(9.0), round=1, what="validation", repeatable=False)
+    planned = {"validation": Planned(10, lambda unit: (Gaussian(9.0), 1))}
+    events = had_it_gone_on(ledger, 10, planned, {"client": None})["client"].events
+    assert events == {Gaussian(5.0): 10, Gaussian(9.0): 12}
