@@ -63,7 +63,9 @@ def objective_of(
     def outputs(w: Tensor, inputs: Tensor) -> Tensor:
         return main_output(torch.func.functional_call(own.still, layout.views(w), (preprocess.test(inputs, w.dtype),)))
 
-    samples = PerSampleGradients(Model(layout, dtype, see, losses), inputs.clone(), made_up_labels(loss, labels, 5, classes))
+    samples = PerSampleGradients(
+        Model(layout, dtype, see, losses), inputs.clone(), made_up_labels(loss, labels, 5, classes)
+    )
     return Objective(layout, mean_loss, torch.func.grad, outputs, samples)
 
 

@@ -41,7 +41,9 @@ def cells_of(array: Array) -> Cells:
     if array.dtype == object:
         truths = np.fromiter((isinstance(cell, (bool, np.bool_)) for cell in array), dtype=bool, count=len(array))
         if truths.any() and not truths.all():  # pandas takes True for 1, whichever comes first
-            others = cells_of(np.where(truths, None, array))
+            rest = array.copy()
+            rest[truths] = None
+            others = cells_of(rest)
             codes, count = np.array(others.codes), len(others.values)
             codes[truths] = count + array[truths].astype(np.int64)
             return _used([*others.values, False, True], codes)
