@@ -201,3 +201,21 @@ def test_an_accuracy_of_labels_that_are_no_classes_is_refused():
     task = cl.data.from_arrays(*numbers, loss="mse", public_samples=5)
     with pytest.raises(CloisterError, match="accuracy"):
         run(task=task, monitor="accuracy")
+
+
+def test_who_has_not_come_yet_might_have_lost_most():
+    """A client with few samples loses more in a round; that the run ended before it came depends on releases."""
+    sizes = [400] * 9 + [20]
+    owners = [client for client, size in enumerate(sizes) for _ in range(size)]
+    x = torch.randn(len(owners), 4, generator=torch.Generator().manual_seed(0))
+    task = cl.data.from_arrays(x, (x[:, 0] > 0).long(), owners, classes=2)
+    method = cl.methods.pfl(clip_norm=0.5, lr=0.5, batch_size=16, noise_multiplier=1.0)
+
+    class Stop(cl.Callback):
+        def on_round(self, record):
+            return cl.StopTraining("enough")
+
+    keys = {"rounds": 20, "delta": 1e-3, "engine": "loop", "progress": False, "cohort": cl.poisson(0.3)}
+    whole = cl.run(method, task, **keys)
+    ended = cl.run(method, task, **keys, callbacks=[Stop()])
+    assert ended.epsilon >= whole.epsilon

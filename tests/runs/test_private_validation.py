@@ -9,6 +9,8 @@ import torch
 import cloister as cl
 from cloister.data.validation import split_validation
 from cloister.errors import CloisterError
+from cloister.privacy.accounts import Planned, had_it_gone_on
+from cloister.privacy.events import Gaussian
 from cloister.privacy.ledger import Ledger
 from cloister.runs.folder import RunFolder
 from cloister.runs.private_validation import private_validation
@@ -108,3 +110,63 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(method, monkeypat
 def test_what_does_not_fit_is_one_sentence(more, message):
     with pytest.raises(CloisterError, match=message):
         go(**more)
+
+
+def test_runs_that_hold_out_other_parts_do_not_share_noise():
+    keys = {prepared(CLIENTS, TASK, validation="private", epsilon=4.0, validation_fraction=part).fed.streams.run
+            for part in (0.1, 0.3)}  # fmt: skip
+    assert len(keys) == 2, "the difference of two models with the same noise is the signal"
+
+
+class Mixing(torch.nn.Module):
+    """Looks at every sample beside the mean of its batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer((x - x.mean(0)) / (x.std(0, unbiased=False) + 1e-3) if len(x) > 1 else x)
+
+
+def test_one_client_moves_the_sum_by_one_whatever_the_model_does_with_a_batch():
+    x = torch.randn(400, 4, generator=torch.Generator().manual_seed(0))
+    labels, owners = (x[:, 0] > 0).long(), np.arange(400) // 20
+    far = x.clone()
+    far[owners == 0] += 1e4
+    method = cl.methods.pfl(clip_norm=0.5, lr=0.5, batch_size=8, noise_multiplier=0.0)
+    sums = []
+    for inputs in (x, far):
+        task = cl.data.from_arrays(inputs, labels, owners, classes=2)
+        ready = prepared(method, task, model=Mixing(), validation="private", monitor="accuracy", delta=None)
+        w = torch.zeros(len(ready.w))
+        w[0], w[4] = -5, 5
+        held = ready.held_out
+        found = private_validation(ready, Ledger.create(None, "test", {}), held, 1, w)
+        sums.append(found * int(held.sizes.sum()))
+    assert abs(sums[0] - sums[1]) <= int(held.sizes[0]) + 1e-6
+
+
+class StopAfter(cl.Callback):
+    def __init__(self, round):
+        self.round = round
+
+    def on_round(self, record):
+        return cl.StopTraining("enough") if record.round == self.round else None
+
+
+@METHODS
+def test_a_run_that_ends_before_its_first_validation_is_certified_for_all_of_them(method):
+    keys = {"evaluate_every": 3, "validation_share": 0.6}
+    whole, ended = go(method, **keys), go(method, **keys, callbacks=[StopAfter(2)])
+    assert ended.epsilon >= whole.epsilon - 1e-6
+
+
+def test_a_query_that_was_paid_for_twice_is_not_one_less_to_come():
+    ledger = Ledger.create(None, "test", {})
+    ledger.charge("client", Gaussian(5.0), round=1, repeatable=False)
+    for _ in range(3):
+        ledger.charge("client", Gaussian(9.0), round=1, what="validation", repeatable=False)
+    planned = {"validation": Planned(10, lambda unit: (Gaussian(9.0), 1))}
+    events = had_it_gone_on(ledger, 10, planned, {"client": None})["client"].events
+    assert events == {Gaussian(5.0): 10, Gaussian(9.0): 12}

@@ -302,6 +302,16 @@ def loss_of(loss: Loss | LossFunction | str, **settings: Any) -> Loss:
     return Loss(name, loss, own=True)
 
 
+def made_up_labels(loss: Loss, labels: Tensor, count: int, classes: int | None) -> Tensor:
+    """So many labels of nobody, in the form of some labels. For somebody's own loss over classes they take turns: what
+    it does with one class says nothing about what it does with another, or with both in one batch."""
+    made = loss.made_up(labels[:1].repeat(count, *[1] * (labels.dim() - 1)))
+    if not loss.own or classes is None or made.is_floating_point():
+        return made
+    turns = torch.arange(made.numel(), device=made.device).view(made.shape) % classes
+    return turns.to(made.dtype)
+
+
 def of_classes(loss: Loss) -> Loss:
     """Somebody's own loss over classes, whose outputs are read as those of `cross_entropy` unless it says how."""
     if not loss.own or loss.predict is not _as_they_are:

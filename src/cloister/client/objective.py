@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from cloister.client.losses import Loss, LossFunction, loss_of, main_output
+from cloister.client.losses import Loss, LossFunction, loss_of, made_up_labels, main_output
 from cloister.client.per_sample import Model, PerSampleGradients
 from cloister.client.preprocessing import Preprocessing, plain
 from cloister.core import Batch, Layout, Objective
@@ -63,7 +63,9 @@ def objective_of(
     def outputs(w: Tensor, inputs: Tensor) -> Tensor:
         return main_output(torch.func.functional_call(own.still, layout.views(w), (preprocess.test(inputs, w.dtype),)))
 
-    samples = PerSampleGradients(Model(layout, dtype, see, losses), inputs.clone(), loss.made_up(labels))
+    samples = PerSampleGradients(
+        Model(layout, dtype, see, losses), inputs.clone(), made_up_labels(loss, labels, 5, classes)
+    )
     return Objective(layout, mean_loss, torch.func.grad, outputs, samples)
 
 

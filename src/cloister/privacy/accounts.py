@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from cloister.privacy.accountant import PrivacyLoss, rdp_epsilon, rdp_of, worth_of
 from cloister.privacy.budgets import Budget
-from cloister.privacy.events import Event
+from cloister.privacy.events import Event, NonPrivate
 from cloister.privacy.ledger import Entry, Ledger
 from cloister.privacy.pricing import pricing_of
 from cloister.privacy.renyi_filter import FilteredLoss, epsilon_at, room_at
@@ -50,29 +50,50 @@ def accounts_of(ledger: Ledger) -> dict[str, Account]:
     return found
 
 
-def had_it_gone_on(ledger: Ledger, rounds: int, queries: Mapping[str, int]) -> dict[str, Account]:
+@dataclass(frozen=True)
+class Planned:
+    """A query that is asked so many times, and what an answer costs an account: the event, and how many of them."""
+
+    times: int
+    cost: Callable[[str], tuple[Event, int]]
+
+
+def had_it_gone_on(
+    ledger: Ledger, rounds: int, queries: Mapping[str, Planned], kinds: Mapping[str, object]
+) -> dict[str, Account]:
     """What accounts would have come to in all planned rounds, of which some were not run.
 
     When a run ends by what it has released, the number of its rounds is itself a release. What was run is then computed
-    from what might have been, and costs no more than all of it. Every account is charged for every round that is left,
-    as in the first one that it paid for (or as whoever paid most); `queries` says how often each query is asked.
+    from what might have been, and costs no more than all of it. Every account there is, also of those who have not come
+    yet, is charged for every round that is left, as in the first one that it paid for; `kinds` are all accounts, and
+    those of one kind pay the same. Where nobody of a kind has paid, its price is not known, and counts as infinite.
+    Queries are charged for as often as they would still be asked, whether they were asked before or not.
     """
     found = accounts_of(ledger)
+    for unit in kinds:
+        found.setdefault(unit, Account(unit, None))
     done = max((entry.round for entry in ledger.entries if entry.what == "update"), default=0)
-    paid: dict[str, dict[str, Entry]] = {}
-    times: Counter[tuple[str, str]] = Counter()
+    paid: dict[str, Entry] = {}
+    of_kind: dict[object, Entry] = {}
+    asked: dict[tuple[str, str], set[int]] = {}
     for entry in ledger.entries:
-        times[entry.what, entry.unit] += 1
-        if not pricing_of(entry.event).free:
-            paid.setdefault(entry.what, {}).setdefault(entry.unit, entry)
-    worst = Spending(found).worst.unit
-    for what, entries in paid.items():
-        usual = entries.get(worst, next(iter(entries.values())))
-        for unit, account in found.items():
-            left = rounds - done if what == "update" else queries.get(what, 0) - times[what, unit]
-            entry = entries.get(unit, usual)
+        asked.setdefault((entry.what, entry.unit), set()).add(entry.round)  # one that was paid for twice is one
+        if entry.what == "update" and not pricing_of(entry.event).free:
+            paid.setdefault(entry.unit, entry)
+            of_kind.setdefault(kinds.get(entry.unit), entry)
+    for unit, account in found.items():
+        if unit not in kinds:
+            continue
+        first = paid.get(unit) or of_kind.get(kinds[unit])
+        if rounds > done and (paid or done):
+            account.events[NonPrivate() if first is None else first.event] += (
+                rounds - done if first is None else first.count * (rounds - done)
+            )
+        for name, query in queries.items():
+            left = query.times - len(asked.get((name, unit), ()))
             if left > 0:
-                account.events[entry.event] += entry.count * left
+                event, count = query.cost(unit)
+                account.events[event] += count * left
     return found
 
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from cloister.privacy.accounts import Account, Spending, accounts_of, had_it_gone_on
+from cloister.privacy.accounts import Account, Planned, Spending, accounts_of, had_it_gone_on
 from cloister.privacy.certificate_text import not_covered, priced_as, round_up, text
-from cloister.privacy.description import ClaimDescription, RunDescription
-from cloister.privacy.events import Adjacency, from_json
+from cloister.privacy.description import ClaimDescription, QueryDescription, RunDescription
+from cloister.privacy.events import Adjacency, Event, FixedSizeGaussian, Gaussian, NonPrivate, from_json
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.pricing import common_adjacency, pricing_of
 from cloister.privacy.published_claims import CLAIMS, Schedule
+from cloister.privacy.unit import ProtectedUnit, sample_account
 
 STRICT_DELTA = 1e-5
 
@@ -158,14 +159,42 @@ def price_at(spending: Spending, delta: float) -> Price:
 
 def _in_advance(description: RunDescription, ledger: Ledger, delta: float) -> Price:
     """What all planned rounds cost, but not more than the budgets, which no run exceeds."""
-    times = {query.name: query.times for query in description.queries}
-    accounts = had_it_gone_on(ledger, description.rounds, times)
+    queries = {query.name: Planned(query.times, _cost_of(query, description, ledger)) for query in description.queries}
+    accounts = had_it_gone_on(ledger, description.rounds, queries, _kinds(description))
     found = price_at(Spending(accounts, description.task.copies, description.noise_schedule), delta)
     budgets = [account.budget for account in accounts.values() if account.events]
     allowed = max((b.epsilon if b is not None and b.delta == delta else math.inf for b in budgets), default=math.inf)
     bounds = (found.epsilon_pld, found.epsilon_rdp)
     pld, rdp = (_finite(min(math.inf if one is None else one, allowed)) for one in bounds)
     return Price(delta, pld, rdp)
+
+
+def _kinds(description: RunDescription) -> dict[str, object]:
+    """All accounts that a run may charge, those together whose rounds cost the same."""
+    sizes, noises = description.task.sizes, description.noise_multipliers
+    if description.method.unit != ProtectedUnit.SAMPLE or sizes is None:
+        return {description.method.unit: None}
+    own = noises or (None,) * len(sizes)
+    return {sample_account(client): (n, own[client]) for client, n in enumerate(sizes) if n}
+
+
+def _cost_of(
+    query: QueryDescription, description: RunDescription, ledger: Ledger
+) -> Callable[[str], tuple[Event, int]]:
+    """What one answer to a query costs an account. (That all units take part is all that counts, not how many.)"""
+    replaced = common_adjacency({entry.event for entry in ledger.entries}) is Adjacency.REPLACE_ONE
+    samples = description.method.unit == ProtectedUnit.SAMPLE
+    numbers = {sample_account(client): client for client in range(description.task.clients)} if samples else {}
+
+    def cost(unit: str) -> tuple[Event, int]:
+        several = len(query.noise_multipliers) > 1
+        noise = query.noise_multipliers[numbers.get(unit, 0) if several else 0]
+        if not noise:
+            return NonPrivate(), 1
+        event = FixedSizeGaussian(noise, 1000, 1000) if replaced else Gaussian(noise)
+        return event, description.task.copies if samples else 1
+
+    return cost
 
 
 def _ended_early(spent: Price) -> str:

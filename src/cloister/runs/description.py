@@ -10,7 +10,7 @@ from importlib.metadata import version
 import torch
 from torch import Tensor, nn
 
-from cloister.client.losses import Loss
+from cloister.client.losses import made_up_labels
 from cloister.client.objective import explained
 from cloister.client.population import Population
 from cloister.core import Batching, describe
@@ -128,7 +128,7 @@ def describe_model(
     constants = {**frozen, **dict(module.named_buffers())}
     return ModelDescription(
         parameters=layout.size,
-        behavior=_behavior(fed, w, request.task.loss),
+        behavior=_behavior(fed, w, request.task),
         shapes={name: tuple(shape) for name, shape in zip(layout.names, layout.shapes, strict=True)},
         frozen=sum(p.numel() for p in frozen.values()),
         constants_sha256=hash_of(constants) if constants else None,
@@ -183,7 +183,7 @@ def _upload(fed: Federation, w: Tensor) -> int:
     return -(-numbers * (transform.bits or 8 * message.element_size()) // 8)
 
 
-def _behavior(fed: Federation, w: Tensor, loss: Loss) -> tuple[float, ...]:
+def _behavior(fed: Federation, w: Tensor, task: Task) -> tuple[float, ...]:
     """What model, loss, local rule and transform do to a made-up client, as a few rounded numbers.
 
     Code has no name that could be compared, so this is how a resumed run notices that it would compute
@@ -193,7 +193,7 @@ def _behavior(fed: Federation, w: Tensor, loss: Loss) -> tuple[float, ...]:
     real = fed.population
     inputs = made_of_noise(real, 8, random)
     ones = torch.tensor([8], device=w.device)
-    labels = loss.made_up(real.labels[:1].repeat(8, *[1] * (real.labels.dim() - 1)))
+    labels = made_up_labels(task.loss, real.labels, 8, task.classes)
     made_up = Population(inputs, labels, ones * 0, ones)
     somewhere = 0.1 * torch.randn(w.shape, generator=random).to(w)
     local = fed.method.local

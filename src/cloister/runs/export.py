@@ -57,7 +57,7 @@ def facts_of(model: TrainedModel) -> dict[str, str]:
         "unit": certificate.unit,
         "adjacency": certificate.adjacency,
     }
-    for name in ("inputs", "loss", "classes", "class_names", "encoder", "preprocessing"):
+    for name in ("inputs", "loss", "classes", "class_names", "encoder", "preprocessing", "standardization"):
         facts[name] = json.dumps(plain(getattr(about, name)))
     return facts
 

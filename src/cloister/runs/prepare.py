@@ -10,19 +10,21 @@ from functools import cache, partial
 import torch
 from torch import Tensor, nn
 
-from cloister.client.losses import Loss, cross_entropy
+from cloister.client.losses import Loss, cross_entropy, made_up_labels
 from cloister.client.objective import explained, objective_of
 from cloister.client.population import Population
 from cloister.client.standardization import Standardization
 from cloister.core import Batch, Objective, Samples
 from cloister.core.hashing import hash_of
 from cloister.core.precision import expect_precision
+from cloister.data.task import Task
 from cloister.data.validation import split_validation
 from cloister.errors import CloisterError, expect_type
 from cloister.models.weights import Weights
 from cloister.privacy.budgets import Budget
 from cloister.privacy.description import QueryDescription, RunDescription
 from cloister.privacy.ledger import Ledger
+from cloister.privacy.unit import ProtectedUnit
 from cloister.random.streams import Streams
 from cloister.round.bind import Federation, bind
 from cloister.runs.description import describe_model, describe_run, made_of_noise
@@ -96,6 +98,8 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
     request, held_out = _with_validation(request)
     request, standardization = _standardized(request)
     placed = _place(request)
+    if request.method.unit is ProtectedUnit.CLIENT:
+        _expect_padding_unseen(placed, request.task)
     queries = plan_queries(request)
     fed, noise = _federation(request, placed, queries, known)
     expect_gaussian(fed.method, queries)
@@ -250,6 +254,31 @@ def _expect_a_round(fed: Federation, budgets: Mapping[str, Budget]) -> None:
             f"Expected a budget that pays for one round at least, found epsilon "
             f"{next(iter(budgets.values())).epsilon:g} with noise multiplier "
             f"{fed.method.mechanism.noise_multiplier:g}: leave the multiplier out to calibrate it."
+        )
+
+
+def _expect_padding_unseen(placed: Placed, task: Task) -> None:
+    """Refuse a model or a loss that mixes samples: batches are filled up to the size of other clients', and what a
+    client computes would depend on how much data those have. Tried on samples of nobody."""
+    random, w, people = torch.Generator().manual_seed(2), placed.w, placed.population
+    if not len(people.labels):
+        return
+    inputs, labels = made_of_noise(people, 4, random), made_up_labels(task.loss, people.labels, 4, task.classes)
+    key, real = torch.zeros((), dtype=torch.int64, device=w.device), torch.arange(8, device=w.device) < 4
+    somewhere = w + 0.1 * torch.randn(w.shape, generator=random).to(w)
+    wide = [0, 1, 2, 3, 0, 0, 0, 0]
+    with explained("a model that can be trained client by client"):
+        alone, filled = (
+            placed.objective.gradient(
+                somewhere, Batch(inputs[rows], labels[rows], mask, real.sum(), key, real.any(), w.new_empty(0))
+            )
+            for rows, mask in ((wide[:4], real[:4]), (wide, real))
+        )
+    if bool(alone.isfinite().all()) and float((alone - filled).norm()) > 1e-3 * float(alone.norm()) + 1e-6:
+        raise CloisterError(
+            "Expected a model and a loss that look at every sample by itself, found that what fills up a batch changes "
+            "the gradient: a client's update would depend on how much data others have, so do not compute statistics "
+            "over the batch (cox is told what counts)."
         )
 
 

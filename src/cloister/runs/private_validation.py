@@ -8,6 +8,7 @@ charging both to one account is more than it loses.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from cloister.client.population import Population
@@ -20,13 +21,23 @@ def private_validation(ready: Ready, ledger: Ledger, held_out: Population, round
     """The watched number of a model, as released after a round."""
     fed, loss, accuracy = ready.fed, ready.loss, ready.selection.watch == "accuracy"
 
-    def vectors(inputs: Tensor, labels: Tensor) -> Tensor:
-        outputs = fed.objective.outputs(w, inputs)
+    def vector(sample: Tensor, label: Tensor) -> Tensor:
+        outputs, labels = fed.objective.outputs(w, sample[None]), label[None]
         if accuracy:
-            right = (loss.predict(outputs) == labels).double()
-            return right.reshape(len(right), -1).mean(1, keepdim=True)
-        found = loss(outputs, labels).double()
-        return 1 - (-found.reshape(len(found), -1).mean(1, keepdim=True).clamp(min=0)).exp()
+            return (loss.predict(outputs) == labels).double().mean().reshape(1)
+        return 1 - (-loss(outputs, labels).double().mean().clamp(min=0)).exp().reshape(1)
+
+    def vectors(inputs: Tensor, labels: Tensor) -> Tensor:
+        # Every sample as a batch of one: in a batch, a model or a loss that mixes samples would let one of them move
+        # what all others contribute.
+        if not len(labels):
+            return torch.zeros(0, 1, dtype=torch.float64)
+        with torch.no_grad():
+            try:
+                found: Tensor = torch.func.vmap(vector)(inputs, labels)
+            except (RuntimeError, ValueError, TypeError, NotImplementedError):  # what cannot be mapped
+                found = torch.stack([vector(x, y) for x, y in zip(inputs, labels, strict=True)])
+            return found
 
     noises = ready.noise_of_query("validation")
     charges = ready.queries.charges(noises, held_out.counts.tolist())

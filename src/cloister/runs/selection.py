@@ -66,6 +66,8 @@ class Selection:
     min_delta: float = 0.0
     restore_best: bool = False
     every: int | None = None
+    fraction: float | None = None
+    """Of every client's samples, held out for private validation: what is trained on depends on it."""
 
     @classmethod
     def of(cls, options: Options, rounds: int, monitor: Metric | None = None) -> Selection:
@@ -89,6 +91,7 @@ class Selection:
             options.min_delta,
             options.restore_best,
             None if options.validation == "none" else every,
+            options.validation_fraction if options.validation == "private" else None,
         )
 
     def times(self, rounds: int) -> int:
@@ -97,7 +100,9 @@ class Selection:
 
     def to_json(self) -> dict[str, Any]:
         """All settings, for the run's identity; nothing where the newest model is kept."""
-        return {} if self == Selection() else asdict(self)
+        if self == Selection():
+            return {}
+        return {name: value for name, value in asdict(self).items() if name != "fraction" or value is not None}
 
     def averaged(self, kept: Kept, round: int, w: Tensor) -> Kept:
         """With the model that a round released."""

@@ -105,4 +105,7 @@ class Terms:
         """What queries cost one of so many units."""
         if self.queries is None or budget is None:
             return Counter()
-        return Counter(dict(self.queries.beside(budget.epsilon, budget.delta, units)))
+        found: Counter[Event] = Counter()
+        for event, count in self.queries.beside(budget.epsilon, budget.delta, units):
+            found[event] += count  # two queries may have the same noise
+        return found

@@ -153,7 +153,7 @@ def _made_up(model: Model, inputs: Tensor, labels: Tensor, count: int = 5) -> li
     return [
         Batch(
             inputs=some.to(inputs),
-            labels=labels[:1].repeat(count, *[1] * (labels.dim() - 1)),
+            labels=labels[torch.arange(count, device=labels.device) % max(len(labels), 1)],
             mask=real,
             count=torch.tensor(count, device=device),
             key=torch.zeros((), dtype=torch.int64, device=device),

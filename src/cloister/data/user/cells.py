@@ -38,10 +38,27 @@ def cells_of(array: Array) -> Cells:
     """The cells of an array; None, NaN and the like are nothing."""
     import pandas as pd
 
+    if array.dtype == object:
+        truths = np.fromiter((isinstance(cell, (bool, np.bool_)) for cell in array), dtype=bool, count=len(array))
+        if truths.any() and not truths.all():  # pandas takes True for 1, whichever comes first
+            rest = array.copy()
+            rest[truths] = None
+            others = cells_of(rest)
+            codes, count = np.array(others.codes), len(others.values)
+            codes[truths] = count + array[truths].astype(np.int64)
+            return _used([*others.values, False, True], codes)
     codes, values = pd.factorize(array)
     if np.asarray(values).dtype.kind == "M":
         values = np.asarray(values).astype("datetime64[us]")  # of which Python knows what they are
     return Cells(values.tolist(), np.asarray(codes))
+
+
+def _used(values: list[Any], codes: Array) -> Cells:
+    """Without cells that no row has."""
+    there = sorted({int(code) for code in np.unique(codes)} - {-1})
+    new = np.full(len(values) + 1, -1)  # the last stands for -1
+    new[there] = np.arange(len(there))
+    return Cells([values[code] for code in there], new[codes])
 
 
 def number_of(value: Any) -> float | None:
