@@ -12,7 +12,7 @@ import torch
 import cloister as cl
 from cloister.client import losses
 from cloister.data import Task
-from cloister.runs.training import Run
+from cloister.runs.result import Run
 
 R = np.random.default_rng(0)
 ROWS = 120

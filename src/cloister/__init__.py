@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from cloister.runs.personalization import personalize
     from cloister.runs.plan import plan
     from cloister.runs.planned import Plan
+    from cloister.runs.result import Run
     from cloister.runs.run import run
     from cloister.runs.trained_model import TrainedModel
-    from cloister.runs.training import Run
     from cloister.server.cohorts import cyclic, fixed_size, full, poisson
 
 __version__ = "0.1.0"
@@ -59,7 +59,7 @@ _DEFINED_IN = {
     "StopTraining": "runs.callbacks",
     "Plan": "runs.planned",
     "plan": "runs.plan",
-    "Run": "runs.training",
+    "Run": "runs.result",
     "TrainedModel": "runs.trained_model",
     "load": "runs.load",
     "personalize": "runs.personalization",

@@ -245,3 +245,33 @@ def test_the_event_of_a_query_follows_the_adjacency():
     assert replaced == FixedSizeGaussian(2.0, 7, 7)
     # Whoever is replaced moves the sum twice as far, which is worth half the noise.
     assert epsilon_of(replaced, 1, 1e-5) == pytest.approx(epsilon_of(Gaussian(1.0), 1, 1e-5), rel=1e-3)
+
+
+def test_a_personalized_model_sees_standardized_inputs():
+    task = shifted((60, 60, 60))
+    run = go(cl.methods.fedavg(lr=0.5, local_steps=10), task, epsilon=None, delta=None, rounds=20)
+    before = cl.personalize(run, task, steps=1).before
+    assert before.scores == run.client_scores.scores
+
+
+@pytest.mark.parametrize("method", [CLIENTS, SAMPLES], ids=["clients", "samples"])
+def test_a_plan_counts_what_queries_cost(method):
+    more = {"standardize": 0.1, "validation": "private", "validation_share": 0.2}
+    ready = prepared(method, shifted(), epsilon=3.0, rounds=7, **more)
+    plan = cl.plan(method, shifted(), epsilon=3.0, rounds=7, delta=1e-3, **more)
+    assert plan.noise.multipliers == ready.fed.multipliers
+    assert plan.noise_multiplier == ready.fed.method.mechanism.noise_multiplier
+    assert 2.9 < plan.epsilon <= 3.0
+
+
+def test_a_plan_refuses_what_a_run_refuses():
+    with pytest.raises(CloisterError, match="Gaussian noise on real sums"):
+        cl.plan(
+            cl.methods.ddgauss(clip_norm=0.5, lr=0.1, local_steps=1),
+            clients=50,
+            parameters=100,
+            rounds=3,
+            epsilon=3.0,
+            delta=1e-3,
+            standardize=0.1,
+        )

@@ -23,7 +23,7 @@ from cloister.errors import CloisterError, Note, expect
 
 if TYPE_CHECKING:
     from cloister.privacy.description import RunDescription
-    from cloister.runs.training import Run
+    from cloister.runs.result import Run
 
 
 class StopTraining(Exception):

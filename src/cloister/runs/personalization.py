@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +27,7 @@ from cloister.runs.metric_catalogue import Watched, watched
 from cloister.runs.request import expect_own_tests
 
 if TYPE_CHECKING:
-    from cloister.runs.training import Run
+    from cloister.runs.result import Run
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,8 @@ def personalize(
     if not isinstance(module, nn.Module):
         raise CloisterError(f"Expected a run or a torch module to personalize, found {type(model).__name__}: give one.")
     name = metric or (None if isinstance(model, nn.Module) else model.monitor)
+    if not isinstance(model, nn.Module) and model.preprocessing is not None:  # the inputs of this run were standardized
+        task = replace(task, preprocessing=model.preprocessing)
     watching = watched(task, None if name is None else [name])
     module = copy.deepcopy(module).train()
     like = next(module.parameters())

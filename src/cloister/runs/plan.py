@@ -30,8 +30,8 @@ from cloister.errors import (
 from cloister.privacy.unit import ProtectedUnit
 from cloister.runs.noise import with_noise
 from cloister.runs.planned import Plan
-from cloister.runs.queries import queries_of
-from cloister.runs.request import Options, Target, expect_target
+from cloister.runs.queries import expect_gaussian, queries_of
+from cloister.runs.request import Options, Target, expect_samples_apart, expect_target
 from cloister.runs.terms import Terms
 from cloister.server.cohorts import full
 
@@ -79,6 +79,8 @@ def plan(
     cohort = full() if cohort is None else cohort
     expect_type("cohort", cohort, Cohort, "a Cohort such as cloister.poisson(0.5)")
     method = _with_noise(method, noise_multiplier)
+    if task is not None:
+        expect_samples_apart(method, task)
     _expect_question(method, rounds, epsilon, delta)
     assert delta is not None
     names, notes = ((), ()) if task is None else (task.client_names, (_FROM_DATA,))
@@ -101,7 +103,10 @@ def plan(
     if rounds is None:
         solved, terms = "rounds", replace(terms, rounds=most_rounds(terms, method, epsilon, delta))
     noise = terms.noise(method, epsilon, delta)
-    return Plan(method, terms.complete(noise.method), terms, noise, delta, epsilon, names, solved, notes)
+    complete = terms.complete(noise.method)
+    assert terms.queries is not None
+    expect_gaussian(complete, terms.queries)
+    return Plan(method, complete, terms, noise, delta, epsilon, names, solved, notes)
 
 
 _FROM_DATA = (

@@ -174,7 +174,7 @@ class Request:
         if self.delta is not None:
             expect_delta(self.delta)
         _expect_local_work(self.method, self.task)
-        _expect_samples_apart(self.method, self.task)
+        expect_samples_apart(self.method, self.task)
         expect_validated(self.options, self.task)
         if self.options.personalize != "none":
             expect_own_tests(self.task)
@@ -219,7 +219,7 @@ def _expect_local_work(method: Method, task: Task) -> None:
     expect(samples <= MOST_LOCAL, f"at most {MOST_LOCAL:,} samples a client and round, batch by batch", samples, remedy)
 
 
-def _expect_samples_apart(method: Method, task: Task) -> None:
+def expect_samples_apart(method: Method, task: Task) -> None:
     """Refuse to price a sample where it went into other samples: an adjacent data set would differ in all of these."""
     if method.unit == "sample" and task.loss.mixes_samples:
         raise CloisterError(

@@ -21,9 +21,10 @@ from cloister.runs.folder import RunFolder
 from cloister.runs.prepare import Ready, prepare
 from cloister.runs.progress import Progress
 from cloister.runs.request import PRIVACY, TRAINING, Options, Request
+from cloister.runs.result import Run
 from cloister.runs.resume import expect_same, warn_of_repeated, why_not_repeated
 from cloister.runs.trackers import log_into
-from cloister.runs.training import Run, Training
+from cloister.runs.training import Training
 from cloister.server.cohorts import full
 
 Model = nn.Module | Callable[[], nn.Module] | None
@@ -167,7 +168,7 @@ def _lead(ranks: engines.Ranks, training: Training, bar: Progress) -> Run:
             ranks.broadcast(told)
             found = training.train(bar)
             training.engine.dismiss()
-            alike = replace(found, model=nn.Identity())  # not every model can be sent
+            alike = replace(found, model=nn.Identity(), preprocessing=None)  # not every model can be sent
             ranks.broadcast((alike, training.at.result.cpu()))
     except BaseException:
         engines.leave()  # wherever the others are waiting, they learn that it is over
@@ -184,7 +185,8 @@ def _assist(ranks: engines.Ranks, ready: Ready) -> Run:
         engines.assist(engines.restore(engine), ranks, replace(ready.fed, streams=streams), ready.w)
         found: Run
         found, w = ranks.broadcast()
-        return replace(found, model=ready.model_at(w))
+        known = None if ready.standardization is None else ready.standardization.preprocessing
+        return replace(found, model=ready.model_at(w), preprocessing=known)
 
 
 def _expect_alike(ranks: engines.Ranks, ready: Ready) -> None:

@@ -12,28 +12,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from cloister import engine as engines
 from cloister.core import State
 from cloister.core.hashing import hash_of
 from cloister.errors import BudgetExceededError, CloisterError
 from cloister.privacy.certificate import Certificate, certify
-from cloister.privacy.certificate_text import round_up
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.unit import ProtectedUnit
 from cloister.round import Engine, Outcome, run_round
 from cloister.runs import client_files
 from cloister.runs.callbacks import Callbacks, record_of
 from cloister.runs.checkpoint import Checkpoint, Stop
-from cloister.runs.client_scores import ClientScores
 from cloister.runs.evaluate import Score
 from cloister.runs.folder import RunFolder
-from cloister.runs.metric_catalogue import figure
 from cloister.runs.personalization import Personalized
 from cloister.runs.prepare import Ready
 from cloister.runs.private_validation import private_validation
 from cloister.runs.progress import Progress
+from cloister.runs.result import Run
 from cloister.runs.resume import (
     charged_from,
     continued,
@@ -45,44 +43,6 @@ from cloister.runs.resume import (
 )
 from cloister.runs.round_log import RoundLog
 from cloister.runs.statistics import statistics
-
-
-@dataclass(frozen=True, repr=False)
-class Run:
-    """What came out: the model, what it cost, and a line per round."""
-
-    model: nn.Module
-    accuracy: float | None
-    """Test accuracy of this model (None where labels are no classes)."""
-    certificate: Certificate
-    history: list[dict[str, Any]]
-    folder: Path | None
-    engine: str
-    seconds: float
-    stopped: str | None
-    """Why the run ended before its last round, if it did."""
-    best_round: int | None = None
-    """The round with the best validation, where there is one; with `restore_best` the model is from it."""
-    scores: dict[str, float | None] = field(default_factory=dict)
-    """The metrics of the final model, by name; None where one is undefined."""
-    monitor: str = "accuracy"
-    """The metric that is watched."""
-    client_scores: ClientScores | None = None
-    """That metric on every client's own test samples, where clients have some. Exact, and so not private."""
-    personalized: Personalized | None = None
-    """The same before and after personalization, where that was asked for. Not private either."""
-
-    def __repr__(self) -> str:
-        watched = self.scores.get(self.monitor, self.accuracy)
-        value = "none" if watched is None else figure(self.monitor, watched, 4)
-        price = self.certificate.prices[0]
-        spent = f"epsilon {round_up(price.epsilon_pld)} at delta {price.delta:g}"
-        return f"<Run: {self.monitor} {value}, {spent}, {len(self.history)} rounds, {self.engine} engine>"
-
-    @property
-    def epsilon(self) -> float:
-        """The certified epsilon at the run's delta (infinite without privacy)."""
-        return self.certificate.epsilon
 
 
 @dataclass
@@ -193,6 +153,7 @@ class Training:
             monitor=score.monitor,
             client_scores=score.clients,
             personalized=personalized,
+            preprocessing=None if self.ready.standardization is None else self.ready.standardization.preprocessing,
         )
         self.callbacks.end(found)
         return found

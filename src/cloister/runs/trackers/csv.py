@@ -14,7 +14,7 @@ from cloister.runs.trackers.settings import certificate_of, settings_of
 
 if TYPE_CHECKING:
     from cloister.privacy.description import RunDescription
-    from cloister.runs.training import Run
+    from cloister.runs.result import Run
 
 
 class CSV(Callback):

@@ -12,7 +12,7 @@ from cloister.runs.trackers.settings import certificate_of, expect_package, sett
 
 if TYPE_CHECKING:
     from cloister.privacy.description import RunDescription
-    from cloister.runs.training import Run
+    from cloister.runs.result import Run
 
 _LONGEST = 250
 """Characters of a parameter, which some stores limit."""
