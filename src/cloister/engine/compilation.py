@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._inductor
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -50,11 +49,13 @@ def _does_nothing(node: torch.fx.Node) -> bool:
 
 def fused(graph: torch.fx.GraphModule, arguments: list[Any]) -> Callable[..., Any]:
     """Few and large kernels, by Inductor."""
+    from torch._inductor import compile as inductor  # which takes two seconds to import
+
     pieces_first(graph)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # advice to whoever writes kernels, not to our users
         # Pieces of a concatenation are computed where they shall lie, each by a kernel of its own.
-        return torch._inductor.compile(graph, arguments, options={"max_pointwise_cat_inputs": 1})
+        return inductor(graph, arguments, options={"max_pointwise_cat_inputs": 1})
 
 
 def captured(how: Lower) -> Lower:
