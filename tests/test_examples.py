@@ -160,6 +160,7 @@ def test_survival_six_regions(tmp_path):
     assert "protected unit: one sample" in text
 
 
+@pytest.mark.slow
 def test_shakespeare_lora(monkeypatch, tmp_path):
     """At its small scale: there is no text in an empty folder."""
     monkeypatch.setenv("CLOISTER_DATA", str(tmp_path))

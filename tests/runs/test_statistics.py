@@ -39,7 +39,7 @@ def shifted(sizes=(40, 25, 60, 35), features: int = 3):
 
 def go(method=CLIENTS, task=None, **more):
     usual = {"rounds": 3, "epsilon": 3.0, "delta": 1e-3, "standardize": 0.1, "engine": "loop", "progress": False}
-    return cl.run(method, task or shifted(), **{**usual, **more})
+    return cl.run(method, task or shifted((30, 30, 30)), **{**usual, **more})  # one price for all
 
 
 def test_without_noise_it_is_the_mean_and_deviation():
@@ -148,7 +148,7 @@ def test_shares_of_the_clients_add_up_to_the_same_noise():
 
 
 def test_it_is_charged_before_it_is_computed(monkeypatch):
-    ready = prepared(CLIENTS, shifted(), standardize=0.1, epsilon=3.0)
+    ready = prepared(CLIENTS, toy_task((3, 5)), standardize=0.1, epsilon=3.0)
     ledger = Ledger.create(None, "test", {})
 
     def looked_at(*_):
@@ -257,8 +257,9 @@ def test_a_personalized_model_sees_standardized_inputs():
 @pytest.mark.parametrize("method", [CLIENTS, SAMPLES], ids=["clients", "samples"])
 def test_a_plan_counts_what_queries_cost(method):
     more = {"standardize": 0.1, "validation": "private", "validation_share": 0.2}
-    ready = prepared(method, shifted(), epsilon=3.0, rounds=7, **more)
-    plan = cl.plan(method, shifted(), epsilon=3.0, rounds=7, delta=1e-3, **more)
+    task = shifted((50, 50))
+    ready = prepared(method, task, epsilon=3.0, rounds=7, **more)
+    plan = cl.plan(method, task, epsilon=3.0, rounds=7, delta=1e-3, **more)
     assert plan.noise.multipliers == ready.fed.multipliers
     assert plan.noise_multiplier == ready.fed.method.mechanism.noise_multiplier
     assert 2.9 < plan.epsilon <= 3.0
