@@ -9,7 +9,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +18,7 @@ from cloister.cli import after, interrupts
 from cloister.cli.commands import Command
 from cloister.cli.data import data_app
 from cloister.cli.keys import RunCommand, keys
-from cloister.cli.output import file_and_words, print_table, program, say, short_name
+from cloister.cli.output import file_and_words, new_folder, print_table, program, say, short_name
 from cloister.cli.plan import PlanCommand, plan
 from cloister.errors import CloisterError, Note
 
@@ -59,7 +58,7 @@ def run(
     experiment = build(load(file, words))
     values = experiment.values
     name = "-".join(short_name(str(values[part])) for part in ("method", "data"))
-    path = folder or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    path = folder or new_folder(name)
     _run(experiment.start, path, config=experiment.toml, progress=False if quiet else None)
 
 
@@ -191,7 +190,7 @@ def compare(
     file, words = file_and_words(ctx.args)
     if file is None:
         raise CloisterError("Expected a file with methods to compare, found none: try experiments/digits-methods.toml.")
-    path = folder or Path("runs") / f"compare-{datetime.now():%Y%m%d-%H%M%S}"
+    path = folder or new_folder("compare")
     runs = planned(file, words)
     settings, rows = differing(runs), []
     try:
@@ -221,7 +220,7 @@ def demo(
     from cloister.runs.demo import planned
 
     torch.set_num_threads(1)  # enough for so small a model, and the same noise whatever the number of cores
-    path = folder or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
+    path = folder or new_folder("demo")
     with _interruptible(path, f"`{program()} demo --seed {seed} --folder {path}` goes on from here"):
         folders = {run.label: run_folder for run, run_folder in comparison(planned(seed), path)}
     say("\nTest accuracy, and the most that a client can lose by taking part:\n")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,13 @@ def short_name(option: str) -> str:
     ('hospitals', 'letters', 'digits')
     """
     return Path(option).stem if "/" in option or "\\" in option else option.rpartition(":")[2]
+
+
+def new_folder(name: str) -> Path:
+    """Where a run is kept, unless somebody says where: named after the time, and another if two begin at once."""
+    path = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return path if not path.exists() else next(other for other in others if not other.exists())
 
 
 def program() -> str:

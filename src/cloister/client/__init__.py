@@ -1,6 +1,6 @@
 """Local rules: what a client computes from its data, as pure functions that can be mapped over a cohort."""
 
-from cloister.client import gradients
+from cloister.client import gradients, losses
 from cloister.client.dp_sgd import Clipping, by_coordinate, by_norm, dp_sgd
 from cloister.client.sparsification import Importance, keep_important, keep_largest
 from cloister.client.thresholds import Threshold, as_written, fixed, quantile, repaired
@@ -21,6 +21,7 @@ __all__ = [
     "gradients",
     "keep_important",
     "keep_largest",
+    "losses",
     "one_gradient",
     "quantile",
     "repaired",

@@ -28,7 +28,7 @@ def _as_they_are(outputs: Tensor) -> Tensor:
     return outputs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Loss:
     """What is minimized, and how a model's outputs are read.
 
@@ -53,6 +53,11 @@ class Loss:
     mixes_samples: bool = False
     own: bool = False
     """Whether it is somebody's own function, which is given all that the model gives (a dict, a tuple)."""
+
+    def __repr__(self) -> str:
+        """One line."""
+        settings = "".join(f", {name} {value}" for name, value in self.settings.items())
+        return f"<Loss {self.name}{settings}>"
 
     def __call__(self, outputs: Any, labels: Tensor, mask: Tensor | None = None) -> Tensor:
         """The losses of a batch, of which `mask` says what counts (by default everything)."""

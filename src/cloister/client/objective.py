@@ -119,10 +119,12 @@ _DROPOUT = {F.dropout: False, F.dropout1d: True, F.dropout2d: True, F.dropout3d:
 def _refuse_batch_norm(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if isinstance(part, _NormBase) and ("BatchNorm" in type(part).__name__ or part.track_running_stats):
+            remedy = "convert the model with batch_norm = group_norm, or with cloister.models.group_norm(model)"
+            if "BatchNorm" not in type(part).__name__:
+                remedy = "its running statistics would leave the client unclipped, so set track_running_stats=False"
             raise CloisterError(
-                f"Expected a model without {type(part).__name__} (found at {name or 'the top'!r}): it mixes samples "
-                "and its running statistics would leave the client unclipped, so convert the model with batch_norm = "
-                "group_norm, or with cloister.models.group_norm(model)."
+                f"Expected a model whose samples are computed alone and whose buffers stay as they are, found "
+                f"{type(part).__name__} at {name or 'the top'!r}: {remedy}."
             )
 
 

@@ -21,7 +21,7 @@ from cloister.privacy.unit import ProtectedUnit
 RELEASED = "the noisy sum of the clients' updates in every round, and so every model computed from these sums"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Method:
     """A federated method: one choice for each part but the cohort.
 
@@ -50,6 +50,15 @@ class Method:
         """Refuse what is no part: a name, a function that was not called, a class of torch's."""
         for part, (kind, example) in _PARTS.items():
             expect_type(part, getattr(self, part), kind, f"a {kind.__name__} such as cloister.{example}")
+
+    def __repr__(self) -> str:
+        """One line: whom it protects, and by what."""
+        noise = self.mechanism.noise_multiplier
+        shown = "calibrated" if noise is None else f"multiplier {noise:g}"
+        if self.mechanism.place == "nowhere" or noise == 0:
+            return f"<Method {self.name}: protects nobody, {self.local.name}, server {self.server.name}>"
+        by = f"{self.mechanism.name} noise, {shown}"
+        return f"<Method {self.name}: protects a {self.unit}, {by}, {self.local.name}, server {self.server.name}>"
 
     @property
     def unit(self) -> ProtectedUnit:

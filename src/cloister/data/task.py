@@ -311,8 +311,8 @@ def expect_classes(what: str, labels: Tensor, classes: int, padding: bool = Fals
     """The labels are whole numbers from 0 to classes - 1; or, where there is padding, also below 0."""
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise CloisterError(
-            f"Expected {what} to be whole numbers from 0 to {classes - 1}, found {labels.dtype}: convert them, or "
-            "give a loss of your own."
+            f"Expected {what} to be whole numbers from 0 to {classes - 1}, found {labels.dtype}: convert them; or, "
+            "where labels are numbers, give loss = mse (or huber, hazards, ..., or your own)."
         )
     bad = (labels >= classes) if padding else (labels < 0) | (labels >= classes)
     if bad.any():

@@ -38,7 +38,7 @@ def close_to(pattern: str, known: Sequence[str]) -> str:
 
 def as_patterns(key: str, value: object) -> tuple[str, ...]:
     """One pattern or several, as people give them."""
-    found = (value,) if isinstance(value, str) else () if value is None else value
+    found = [one.strip() for one in value.split(",")] if isinstance(value, str) else () if value is None else value
     several = isinstance(found, (list, tuple)) and all(isinstance(one, str) and one for one in found)
     expect(several, f"{key} to be a list of names or patterns", value, 'such as ["blocks.*", "head"]')
     assert isinstance(found, (list, tuple))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloister.core.schedules import rate_in
-from cloister.errors import CloisterError, Note, expect
+from cloister.errors import CloisterError, Note, expect, nearest
 
 if TYPE_CHECKING:
     from cloister.privacy.description import RunDescription
@@ -150,6 +150,9 @@ def expect_callbacks(callbacks: object) -> None:
         made = not isinstance(one, type) and any(callable(getattr(one, hook, None)) for hook in HOOKS)
         remedy = "call the class" if isinstance(one, type) else "derive it from cloister.Callback"
         expect(made, f"callbacks with some of {', '.join(HOOKS)}", one, remedy)
+        hooks = [name for name in dir(one) if name.startswith("on_") and callable(getattr(one, name))]
+        for name in hooks if isinstance(one, Callback) else []:
+            expect(name in HOOKS, f"hooks named {', '.join(HOOKS)}", name, f"rename it: {nearest(name, HOOKS)}")
 
 
 def record_of(line: Mapping[str, Any], description: RunDescription, noise_scale: float) -> Record:

@@ -98,7 +98,7 @@ def watched_for(
 ) -> Watched:
     """The same for any labels: classes, or so many numbers for each sample."""
     kind = kind_of(loss, classes)
-    names = [metrics] if isinstance(metrics, str) else metrics
+    names = [name.strip() for name in metrics.split(",")] if isinstance(metrics, str) else metrics
     if names is None:
         names = loss.metrics or (("accuracy",) if kind == "classes" else ("loss",))
         if isinstance(monitor, str) and monitor not in names:

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from cloister.core import Method
 from cloister.privacy.accounts import Account, Spending
 from cloister.privacy.certificate import Price, deltas_beside, price_at
+from cloister.privacy.certificate_text import round_up
 from cloister.privacy.pricing import adjacency_of, pricing_of
 from cloister.privacy.unit import ProtectedUnit, sample_account
 from cloister.runs.noise import Noise
@@ -64,6 +65,10 @@ class Plan:
     notes: tuple[str, ...] = ()
     """What nobody said and was assumed, and where the rest comes from."""
     _stages: dict[int, tuple[dict[str, Account], Spending]] = field(default_factory=dict, init=False)
+
+    def __repr__(self) -> str:
+        spent = f"epsilon {round_up(self.epsilon)} at delta {self.delta:g}"
+        return f"<Plan {self.method.name}: {self.rounds} rounds, noise multiplier {self.noise_multiplier:.4g}, {spent}>"
 
     @property
     def rounds(self) -> int:

@@ -19,7 +19,7 @@ from cloister.core.hashing import hash_of
 from cloister.core.precision import expect_precision
 from cloister.data.task import Task
 from cloister.data.validation import split_validation
-from cloister.errors import CloisterError, expect_type
+from cloister.errors import CloisterError, expect, expect_type
 from cloister.models.weights import Weights
 from cloister.privacy.budgets import Budget
 from cloister.privacy.description import QueryDescription, RunDescription
@@ -142,6 +142,8 @@ def _with_validation(request: Request) -> tuple[Request, Population | None]:
     if options.validation != "private":
         return request, None
     task, held_out = split_validation(request.task, options.validation_fraction, options.seed)
+    remedy = "raise validation_fraction, or validate on public samples"
+    expect(len(held_out.labels) > 0, "samples to hold out for private validation", "none", remedy)
     return replace(request, task=task), held_out
 
 

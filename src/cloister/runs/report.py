@@ -86,7 +86,8 @@ def figures_table(figures: Sequence[Mapping[str, Any]]) -> Table:
     monitors = {row.get("monitor", "accuracy") for row in figures} or {"accuracy"}
     head = next(iter(monitors)) if len(monitors) == 1 else "score"
     table = _table("run", head, "epsilon", "at delta", "at 1e-5", "noise", "rounds")
-    table.columns[0].no_wrap = True
+    for column in table.columns[1:]:
+        column.no_wrap = True  # a long name is broken rather than the figures
     for row in figures:
         name = row.get("monitor", "accuracy")
         score = figure(name, row["score" if "monitor" in row else "accuracy"])

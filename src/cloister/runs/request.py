@@ -112,7 +112,7 @@ class Options:
     ] = None
     personalize: Annotated[
         Literal["none", "fine_tune", "head"],
-        "after the run, train every client's own copy, or the last layer of it, on its own samples, and score it",
+        "after the run every client trains a copy (fine_tune) or its last layer (head) on its own samples; scored",
         TRAINING,
     ] = "none"
     personalize_steps: Annotated[int, "steps of that on every client", TRAINING] = 20

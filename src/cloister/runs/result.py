@@ -49,7 +49,8 @@ class Run:
         value = "none" if watched is None else figure(self.monitor, watched, 4)
         price = self.certificate.prices[0]
         spent = f"epsilon {round_up(price.epsilon_pld)} at delta {price.delta:g}"
-        return f"<Run: {self.monitor} {value}, {spent}, {len(self.history)} rounds, {self.engine} engine>"
+        rounds = f"{len(self.history)} round{'' if len(self.history) == 1 else 's'}"
+        return f"<Run: {self.monitor} {value}, {spent}, {rounds}, {self.engine} engine>"
 
     @property
     def epsilon(self) -> float:

@@ -162,6 +162,10 @@ def expect_selection(options: Options) -> None:
     expect_not_negative("min_delta", options.min_delta, "0 counts every improvement")
     whole = isinstance(options.restore_best, bool)
     expect(whole, "restore_best to be True or False", options.restore_best, "True keeps the best model")
+    if options.validation != "private":
+        for name, usual in (("validation_fraction", 0.1), ("validation_share", 0.1)):
+            unused = getattr(options, name) == usual
+            expect(unused, f"validation = private beside {name}", options.validation, f"add it, or leave {name} out")
     remedy = "add validation = public (or private), because nothing is chosen by test samples"
     for name in ("patience", "restore_best", "min_delta"):
         unused = getattr(options, name) in (None, False, 0)

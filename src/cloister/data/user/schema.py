@@ -33,7 +33,7 @@ from cloister.data.user.tables import Layout, Table, client_files, read_files, r
 from cloister.errors import CloisterError, expect, expect_one_of, nearest, shown
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Schema:
     """What the columns of a table are, and which of them is the label.
 
@@ -56,6 +56,11 @@ class Schema:
     intervals: tuple[float, ...] = ()
     """The ends of intervals, for survival."""
     _layouts: dict[tuple[bool, str | None], Layout] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        """One line; `to_toml` has all of it."""
+        label = ", ".join(self.label) or "none"
+        return f"<Schema: {len(self.columns)} columns, label {label}, {len(self.feature_names)} features>"
 
     def __post_init__(self) -> None:
         made = self.columns

@@ -32,6 +32,7 @@ _IN_FOLDER: dict[str, Callable[[Path], Callback]] = {
 
 def expect_trackers(words: object) -> list[str]:
     """The trackers that a text names; refused where one does not exist, or where its package is missing."""
+    words = ",".join(map(str, words)) if isinstance(words, (list, tuple)) else words
     expect_type("log", words, str, "the names of trackers", "give csv, say, or csv,tensorboard")
     names = [word.strip() for word in str(words).split(",")]
     for name in names:
