@@ -123,9 +123,9 @@ def test_inspect_prints_what_loads_or_writes_it(command, hospitals):
     assert (again.returncode, "a new file" in again.stderr) == (2, True)
 
 
-def test_help_has_the_keys_of_paths(command):
+def test_help_has_the_keys_of_paths(command, tmp_path):
     assert "data=PATH" in command("run", "--help").stdout
-    page = command("keys", "data=.").stdout
+    page = command("keys", f"data={tmp_path}").stdout
     for key in ("schema", "test_fraction", "intervals", "split_seed"):
         assert f"\n  {key} " in page
 

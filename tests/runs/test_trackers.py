@@ -186,7 +186,7 @@ def test_wandb_is_told_as_it_expects(monkeypatch):
         (lambda: run(log="cvs", folder="run"), "found 'cvs': perhaps you mean \"csv\""),
         (lambda: run(log="", folder="run"), "log to name csv, tensorboard, mlflow, wandb, found ''"),
         (lambda: run(log="csv,csv", folder="run"), "every tracker once in log, found csv twice"),
-        (lambda: run(log=["csv"], folder="run"), "log to be the names of trackers"),
+        (lambda: run(log=3, folder="run"), "log to be the names of trackers"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make, message, tmp_path, monkeypatch):
