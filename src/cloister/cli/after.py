@@ -32,7 +32,7 @@ def predict(
     trained = _load(run, model)
     rows, scores = predict_file(trained, data, output, proba, force)
     if scores:
-        say(", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
+        say(", ".join(f"{name} {'undefined' if value is None else f'{value:.4f}'}" for name, value in scores.items()))
     say(f"{rows:,} {'row' if rows == 1 else 'rows'} predicted, kept in {output}")
 
 

@@ -34,9 +34,10 @@ def predict_file(
     if not columns:
         columns = {"row": np.arange(len(outputs))}
     flat = file.suffix != ".npz"
-    columns |= _spread("prediction", model.predictions(outputs), _names(model), flat)
+    survival, names = model.about.loss["name"] in ("hazards", "cox"), _names(model)
+    columns |= _spread("risk" if survival else "prediction", model.predictions(outputs), names, flat)
     if proba:
-        columns |= _spread("probability", model.probabilities(outputs), _names(model), flat)
+        columns |= _spread("survival" if survival else "probability", model.probabilities(outputs), names, flat)
     scores = None if labels is None or model.loss is None else model.scores_of(outputs, labels)
     write_atomically(file, WRITERS[file.suffix](columns))
     return len(outputs), scores
@@ -90,7 +91,12 @@ def expect_new_file(file: Path, suffixes: Sequence[str], force: bool) -> None:
 
 
 def _names(model: TrainedModel) -> list[str]:
-    """What the classes are called, where they have names."""
+    """What the columns of an answer are called: classes, questions, or the ends of intervals."""
+    loss = model.about.loss
+    if loss["name"] == "hazards":
+        return [f"{end:g}" for end in loss["settings"]["intervals"]]
+    if loss["name"] == "multi_label":
+        return list(getattr(model.encoder, "label", ()))
     return model.about.class_names
 
 
@@ -103,7 +109,7 @@ def _spread(name: str, values: Array, names: Sequence[str], flat: bool) -> Colum
             f"Expected a {name} or a row of them for every sample, found an array of shape {values.shape}: write a "
             "file .npz, which takes such arrays."
         )
-    known = len(names) >= values.shape[1] and name == "probability"
+    known = len(names) >= values.shape[1]
     return {f"{name}_{names[at] if known else at}": values[:, at] for at in range(values.shape[1])}
 
 

@@ -77,6 +77,20 @@ def last_of(lines: Sequence[Mapping[str, Any]], name: str) -> float | None:
     return next((line[name] for line in reversed(lines) if isinstance(line.get(name), (int, float))), None)
 
 
+_NO_METRICS = ("round", "cohort", "dropped", "epsilon", "nonfinite_updates", "seconds", "monitor", "validation", "loss")
+
+
+def scores_text(folder: RunFolder) -> str | None:
+    """All metrics of the model that is kept, where there are more than the one in the table."""
+    tested = _kept(folder, folder.metrics())
+    last: Mapping[str, Any] = next((line for line in reversed(tested) if "loss" in line), {})
+    named = {name: value for name, value in last.items() if name not in (*_NO_METRICS, "mean_client_accuracy")}
+    shown = {name: value for name, value in named.items() if value is not None or name != "accuracy"}
+    if len(shown) < 2:
+        return None
+    return ", ".join(f"{name} {figure(name, value)}" for name, value in shown.items()) + " on the test samples"
+
+
 def _finite(epsilon: float | None) -> float | None:
     return None if epsilon is None or math.isinf(epsilon) else epsilon
 
@@ -129,7 +143,7 @@ def clients_table(folder: RunFolder) -> Table:
             description.task.client_names[client] if description.task.client_names else str(client),
             str(samples),
             f"{noises[client]:.3f}" if noises else f"{description.method.mechanism.noise_multiplier:.3f}",
-            str(len(account.rounds)),
+            str(len(account.rounds - {0})),  # what was asked before the first is no round
             str(account.releases),
             spent[history],
             f"{account.budget.epsilon:g}" if account.budget else "none",
