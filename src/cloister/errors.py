@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
+import warnings
 from collections.abc import Iterable
 from types import FunctionType
 
@@ -30,6 +32,14 @@ class Corrupted(CloisterError):
 
 class Note(UserWarning):
     """Something that a user should know and that is no error; the command line prints it in one line."""
+
+
+def note(message: str) -> None:
+    """Give a note at the line, outside of this library, from which it was called."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] == "cloister":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, Note, stacklevel=level)
 
 
 class RepeatedRounds(Note):

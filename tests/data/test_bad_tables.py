@@ -152,7 +152,12 @@ FILES = [
     (b"age,sick\n1,\n", "a label in column 'sick', found nothing in line 2 of {}"),
     (b"age,sick\n1,0\n2,2\n", "one of 0, 1 in column 'sick', found 2.0 in line 3 of {}"),
     (b"age,sick\n1,0\n2,dead\n", "one of 0, 1 in column 'sick', found 'dead' in line 3 of {}"),
-    (b"age;sick\n1;0\n", "a column 'age' in {}, found none"),
+    (b"age;sick\n1;0\n", "a column 'age' in {}, found none: its header is one cell"),
+    (b"age;sick\n1;0\n", 'so say separator = ";" in a schema'),
+    (b"age\tsick\n1\t0\n", 'so say separator = "\\t" in a schema'),
+    (b'age,sick\n"50,5",0\n', "in line 2 of {}: write numbers with a decimal point"),
+    (b"age,sick\n1,0\n--,1\n", "a value in column 'age', found nothing in line 3 of {}: declare fill"),
+    (b"age,sick\n1,0\nn/a,1\n", "a constant in its own units, or fill it in the data"),
     (b"PK\x03\x04\x14\x00\x06\x00", "text in {}, found binary data in line 1"),
 ]
 
@@ -192,6 +197,26 @@ def test_a_wrong_cell_of_any_kind_is_named(tmp_path, column, cell, message):
     text = one_sentence(caught.value)
     assert f"Expected {message}" in text
     assert f"in column 'age', found {cell!r} in line 2 of {tmp_path / 'a.csv'}" in text
+
+
+@pytest.mark.parametrize(
+    ("cell", "remedy"),
+    [("31.5.2020", "%d.%m.%Y"), ("5/31/2020", "%m/%d/%Y"), ("31/5/2020", "%d/%m/%Y"), ("soon", "%d.%m.%Y")],
+)
+def test_a_date_of_another_format_is_told_the_key(cell, remedy):
+    schema = Schema.from_dict(declared(kind="date", range=["2020-01-01", "2021-01-01"]))
+    with pytest.raises(CloisterError, match=f'or declare format = "{remedy}" for the column'):
+        schema.encode({"age": [cell]})
+    if cell != "soon":
+        known = Schema.from_dict(declared(kind="date", range=["2020-01-01", "2021-01-01"], format=remedy))
+        assert known.encode({"age": [cell]}).item() == pytest.approx(2 * 151 / 366 - 1)
+
+
+def test_rows_without_a_header_and_with_another_separator(tmp_path):
+    (tmp_path / "a.csv").write_text("1;0\n")
+    with pytest.raises(CloisterError, match=r'2 cells in a row .* found 1 in line 1: .* separator = ";"') as caught:
+        cl.data.from_folder(tmp_path, schema={**GOOD, "header": False})
+    assert "1;0" not in one_sentence(caught.value), "which is somebody's"
 
 
 def parquet(path: Path) -> None:
@@ -248,6 +273,12 @@ RAW = {"who": ["a", "a", "b", "b"], "age": [1, 2, 3, 4], "sick": [0, 1, 0, 1]}
         (RAW, {"loss": "cross_entrpy"}, 'perhaps you mean "cross_entropy"'),
         (RAW, {"test_fraction": 2}, "test_fraction to be a fraction"),
         (RAW, {"test_fraction": 0.5, "test": 0.5}, "test_fraction or test"),
+        (RAW, {"intervals": [1, 2]}, "no intervals beside a label or a loss that is not for survival"),
+        (RAW, {"schema": {**GOOD, "intervals": [1, 2]}}, "no intervals beside a label"),
+        (RAW, {"schema": None, "label": "sick", "intervals": [1, 2]}, "no intervals beside a label"),
+        (RAW, {"schema": None}, "a column 'label', found none: name the column with label=NAME, or declare"),
+        ({**RAW, "Label": RAW["sick"]}, {"schema": None}, 'perhaps you mean "Label"'),
+        (RAW, {"schema": None, "client": "hospital", "label": "sick"}, "name the column with client=NAME"),
         (RAW, {"classes": 1}, "classes to be a whole number"),
         (RAW, {"public_samples": 100}, "public to leave at least one client"),
     ],

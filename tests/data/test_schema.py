@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 import cloister as cl
 from cloister.data import Schema, encoder_from_json
 from cloister.data.user.labels import loss_for
-from cloister.errors import CloisterError
+from cloister.errors import CloisterError, Note
 
 TOML = """
 label = "num"
@@ -258,6 +259,51 @@ def test_another_label_and_a_client_of_ones_own():
     with pytest.raises(CloisterError, match="whose each row is"):
         cl.data.from_frame(ROWS, schema=other)
     assert cl.data.from_frame(ROWS, schema=other, client="hospital", test=0.5).client_names == ("a", "b")
+
+
+def test_columns_of_other_uses_are_passed_over_in_rows_to_predict_from_and_refused_in_training():
+    raw = {**ROWS, "patient": [1, 2, 3, 4]}
+    assert torch.equal(SCHEMA.encode(raw), SCHEMA.encode(ROWS))
+    assert torch.equal(encoder_from_json(SCHEMA.to_json()).encode(raw), SCHEMA.encode(ROWS))
+    with pytest.raises(CloisterError, match="found a column 'patient' as well"):
+        cl.data.from_frame(raw, schema=SCHEMA, test=0.5)
+
+
+@pytest.mark.parametrize("word", ["", "?", "-", "--", "NA", "N/A", "n/a", "nan", "NaN", "null", "none", "None"])
+def test_words_that_usually_say_nothing_do_unless_they_are_categories(tmp_path, word):
+    pain = {"kind": "category", "categories": ["none", "mild"], "fill": "mild"}
+    columns = {"x": {"kind": "number", "range": [0, 2], "fill": 2}, "pain": pain, "y": "boolean"}
+    schema = Schema.from_dict({"label": "y", "columns": columns})
+    raw = {"x": ["0", word], "pain": ["mild", word]}
+    wanted = [[-1, 0, 1], [1, 1, 0] if word == "none" else [1, 0, 1]]
+    assert schema.encode(raw).tolist() == wanted
+    pd.DataFrame(raw).to_csv(tmp_path / "a.csv", index=False)
+    assert schema.encode(tmp_path / "a.csv").tolist() == wanted
+
+
+def test_unscaled_numbers_are_noted_once_however_many_files(tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.csv").write_text("u,v,y\n1,2,1\n3,4,0\n")
+    columns = {"u": "number", "v": {"kind": "number", "range": [0, 9]}, "y": "boolean"}
+    with pytest.warns(Note) as found:
+        cl.data.from_folder(tmp_path, schema={"label": "y", "columns": columns}, test=0.5)
+    (one,) = found
+    assert "unscaled numbers are used as they are (u): declare a range" in str(one.message)
+    assert one.filename == __file__
+    columns["u"] = {"kind": "number", "center": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cl.data.from_folder(tmp_path, schema={"label": "y", "columns": columns}, test=0.5)
+
+
+def test_intervals_belong_to_the_label_that_was_declared():
+    columns = {"t": column("number", range=[0, 9]), "e": "boolean", "x": "boolean"}
+    schema = Schema.from_dict({"label": ["t", "e"], "intervals": [2, 5], "columns": columns})
+    assert loss_for(schema).name == "hazards"
+    assert loss_for(schema, "cox").name == "cox"
+    assert loss_for(schema.with_label("x")).name == "cross_entropy"
+    with pytest.raises(CloisterError, match="no intervals beside a label or a loss"):
+        loss_for(schema, "cox", intervals=[2, 5])
 
 
 def test_a_schema_of_an_unknown_kind_is_refused():

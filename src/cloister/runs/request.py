@@ -229,6 +229,6 @@ def expect_samples_apart(method: Method, task: Task) -> None:
     if method.unit == "sample" and task.prepared_by != "sample":
         raise CloisterError(
             f"Expected data in which every sample was prepared by itself, for a method that protects samples, found "
-            f"{task.name}, where statistics of a client's samples went into others: fill gaps with constants (impute = "
-            "public), or choose a method that protects clients."
+            f"{task.name}, where statistics of a client's samples went into others: fill gaps with constants (in a "
+            "schema: fill = a number or a category), or choose a method that protects clients."
         )

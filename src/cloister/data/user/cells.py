@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -14,8 +15,12 @@ import numpy as np
 
 from cloister.data.raw import Array
 
-MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
-"""Cells that count as missing unless a schema says otherwise."""
+MISSING = ("", "?", "-", "--", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "none")
+"""Cells that count as missing unless a schema says otherwise; a declared category of that name is one all the same."""
+
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+DATE_FORMATS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y")
+"""How dates are often written that are not ISO's."""
 
 
 @dataclass(frozen=True)
@@ -160,3 +165,12 @@ def days_of(value: Any, form: str | None = None) -> float | None:
         plain = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
         return (plain - datetime(1970, 1, 1)).total_seconds() / 86400
     return float((value - date(1970, 1, 1)).days) if isinstance(value, date) else None
+
+
+def date_format(cells: Sequence[Any]) -> str | None:
+    """The first usual format in which all cells are dates ("": ISO's); None where there is none.
+
+    >>> date_format(["31.5.2024"]), date_format(["5/31/2024"]), date_format(["2024-05-31"]), date_format(["soon"])
+    ('%d.%m.%Y', '%m/%d/%Y', '', None)
+    """
+    return next((form for form in ("", *DATE_FORMATS) if all(days_of(one, form) is not None for one in cells)), None)

@@ -167,6 +167,11 @@ class Column:
         missing = all(number_of(word) is not None for word in self.get("missing", ()))
         return missing and (self.kind == "number" or (bool(self.categories) and self.words.all_numbers))
 
+    @property
+    def is_scaled(self) -> bool:
+        """Whether something was declared by which numbers are scaled."""
+        return not {"range", "center", "scale"}.isdisjoint(self.declared)
+
     @cached_property
     def own_missing(self) -> tuple[str, ...]:
         """Cells of this column that count as missing beside those of all columns."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cloister.data.user.tables import Layout, expect_different
+from cloister.data.user.tables import Layout, expect_different, separator_remedy
 from cloister.errors import CloisterError
 
 
@@ -109,9 +109,10 @@ def _header(path: Path, text: str, layout: Layout) -> tuple[list[str], int]:
     if layout.headers:
         fitting = next((list(names) for names in layout.headers if len(names) == len(row)), None)
         if fitting is None:
+            remedy = separator_remedy(row, layout.separator).replace("header", "first row")
             raise CloisterError(
                 f"Expected {len(layout.headers[0])} cells in a row of {path}, as the schema has columns, found "
-                f"{len(row)} in line {line}: fix the file or the schema."
+                f"{len(row)} in line {line}: {remedy or 'fix the file or the schema'}."
             )
         return fitting, 0
     names = [name.strip() for name in row]

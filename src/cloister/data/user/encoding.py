@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from cloister.data.raw import Array
-from cloister.data.user.cells import Cells, Words
+from cloister.data.user.cells import DECIMAL_COMMA, Cells, Words, date_format
 from cloister.data.user.columns import CLIENT_FILLS, Column
 from cloister.data.user.tables import Table
 from cloister.errors import MOST, nearest
@@ -52,7 +52,9 @@ def labels(column: Column, table: Table, missing: Sequence[str]) -> Array:
 
 def values(column: Column, table: Table, missing: Sequence[str]) -> Array:
     """A number for every cell, NaN where it is missing, -1 for a category that is unknown and may be."""
-    nothing = _nothing((*missing, *column.own_missing))
+    # A word that is a declared category is one, even if it usually says that there is nothing, such as `none`.
+    usual = (word for word in missing if column.words.find(word) is None)
+    nothing = _nothing((*usual, *column.own_missing))
     data = table.columns[column.name]
     if not isinstance(data, Cells) and data.dtype.kind in "iuf" and column.kind == "number":
         return _numbers(column, table, data, list(nothing.by_number))
@@ -88,9 +90,9 @@ def _numbers(column: Column, table: Table, data: Array, absent: Sequence[float])
 def _refuse(column: Column, table: Table, row: int, cell: object) -> None:
     wanted = {"number": "a finite number", "boolean": "yes or no (true, false, 1, 0)", "date": "a date"}
     remedies = {
-        "number": "fix the cell, or list it under missing in a schema",
+        "number": _number_remedy(cell),
         "boolean": 'fix it, or declare kind = "category"',
-        "date": f"write it as {column.get('format') or 'ISO does, such as 2024-05-31'}",
+        "date": _date_remedy(column, cell),
     }
     words = [word for group in column.groups for word in group]
     known = ", ".join(words[:8]) + (", ..." if len(words) > 8 else "")
@@ -99,11 +101,24 @@ def _refuse(column: Column, table: Table, row: int, cell: object) -> None:
     table.refuse(column.name, row, wanted.get(column.kind, f"one of {known}"), cell, remedies.get(column.kind, close))
 
 
+def _number_remedy(cell: object) -> str:
+    if isinstance(cell, str) and DECIMAL_COMMA.fullmatch(cell.strip()):
+        return "write numbers with a decimal point, such as 50.5, and with nothing between thousands"
+    return "fix the cell, or list it under missing in a schema"
+
+
+def _date_remedy(column: Column, cell: object) -> str:
+    form, likely = column.get("format"), date_format([cell])
+    if form is not None:
+        return f'write it as "{form}" says' + ("" if likely is None else ", or declare the format that files have")
+    return f'write it as ISO does, such as 2024-05-31, or declare format = "{likely or "%d.%m.%Y"}" for the column'
+
+
 def _filled(column: Column, table: Table, found: Array, gaps: Array, groups: Sequence[Group]) -> Array:
     """Gaps become a declared constant or, where that is declared, a statistic of the client's own training rows."""
     fill = column.get("fill")
     if fill is None:
-        remedy = "declare fill for the column, a constant in its own units"
+        remedy = "declare fill for the column before training, a constant in its own units, or fill it in the data"
         table.refuse(column.name, int(np.flatnonzero(gaps)[0]), "a value", None, remedy)
     if fill not in CLIENT_FILLS:
         constant = column.value_of(fill)

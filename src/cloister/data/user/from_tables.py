@@ -15,12 +15,12 @@ from cloister.data.splits import by_owner, held_out
 from cloister.data.task import Task, from_arrays
 from cloister.data.user.cells import text_of
 from cloister.data.user.encoding import Group
-from cloister.data.user.labels import class_names, loss_for
+from cloister.data.user.labels import class_names, expect_intervals_used, loss_for
 from cloister.data.user.plain_tables import as_classes, expect_alike, plain_schema, read_arrays
 from cloister.data.user.schema import Schema
 from cloister.data.user.schema_files import schema_of
 from cloister.data.user.tables import Table, client_files, read_file, read_files, read_frame
-from cloister.errors import CloisterError, expect
+from cloister.errors import CloisterError, expect, note
 
 AnySchema = Schema | Mapping[str, Any] | str | Path
 AnyLoss = Loss | LossFunction | str
@@ -142,7 +142,17 @@ def _made(schema: Schema, parts: Sequence[tuple[Table, Array]], options: dict[st
         np.concatenate([owners for _, owners in parts]),
         **{"class_names": names, "encoder": schema, **options, "loss": loss},
     )
+    _note_unscaled(schema)
     return replace(task, prepared_by=schema.prepared_by)
+
+
+def _note_unscaled(schema: Schema) -> None:
+    """Numbers of any size are taken, though models learn from numbers around 0."""
+    plain = [one.name for one in schema.feature_columns if one.kind == "number" and not one.is_scaled]
+    if plain:
+        names = ", ".join(plain[:5]) + (f" and {len(plain) - 5} more" if len(plain) > 5 else "")
+        remedy = "declare a range (or center and scale) in the schema, or use standardize"
+        note(f"unscaled numbers are used as they are ({names}): {remedy}.")
 
 
 def _groups(owners: Array, options: Mapping[str, Any]) -> list[Group]:
@@ -197,8 +207,9 @@ def _plain_arrays(schema: Schema, parts: Sequence[tuple[Table, Array]], options:
 def _plain_loss(options: dict[str, Any]) -> tuple[Loss, dict[str, Any]]:
     made = with_test(options)
     loss, intervals = made.pop("loss", None), made.pop("intervals", None)
+    expect_intervals_used(intervals, loss == "hazards")
     settings = {} if intervals is None else {"intervals": intervals}
-    return loss_of(cross_entropy if loss is None else loss, **(settings if loss == "hazards" else {})), made
+    return loss_of(cross_entropy if loss is None else loss, **settings), made
 
 
 def _plain_labels(schema: Schema, table: Table, loss: Loss, options: Mapping[str, Any]) -> Array:

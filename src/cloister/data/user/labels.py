@@ -45,6 +45,9 @@ def loss_for(
     """The loss that goes with the declared label; one that is asked for has to fit."""
     kind = label_kind(schema)
     wanted = schema.loss if loss is None else loss
+    expect_intervals_used(intervals, kind == "a time and an event" and wanted in (None, "hazards"))
+    if kind != "a time and an event":
+        expect_intervals_used(schema.intervals or None, False)
     if wanted is not None and not isinstance(wanted, str):
         return loss_of(wanted)
     ends = list(schema.intervals if intervals is None else intervals)
@@ -63,6 +66,13 @@ def loss_for(
     if wanted == "hazards":
         return loss_of(wanted, intervals=ends) if ends else loss_of(wanted)
     return loss_of(wanted, **_scale(schema)) if kind == "a number" else loss_of(wanted)
+
+
+def expect_intervals_used(intervals: Sequence[float] | None, used: bool) -> None:
+    """Nobody's intervals are passed over without a word."""
+    remedy = "remove them, or name the columns of a time (number) and an event (boolean) as label"
+    wanted = "no intervals beside a label or a loss that is not for survival in intervals"
+    expect(intervals is None or used, wanted, intervals, remedy)
 
 
 def _scale(schema: Schema) -> dict[str, float]:

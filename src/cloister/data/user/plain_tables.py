@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from cloister.data.raw import Array
 from cloister.data.user.csv_text import CsvText
 from cloister.data.user.schema import Schema
-from cloister.data.user.tables import Layout, Table, frame_columns, readable
+from cloister.data.user.tables import Layout, Table, frame_columns, readable, separator_remedy
 from cloister.errors import CloisterError, nearest
 
 
@@ -21,9 +22,18 @@ def plain_schema(raw: Any, label: Sequence[str], without: str | None = None) -> 
     for name in (*label, *(() if without is None else (without,))):
         if name not in names:
             source = f" in {raw}" if isinstance(raw, Path) else ""
-            raise CloisterError(f"Expected a column {name!r}{source}, found none: {nearest(name, names)}.")
+            raise CloisterError(f"Expected a column {name!r}{source}, found none: {_remedy(name, names, without)}.")
     columns = {name: {"kind": "number"} for name in names if name != without}
     return Schema(columns=columns, label=tuple(label), client=without, missing=())  # type: ignore[arg-type]
+
+
+def _remedy(name: str, names: Sequence[str], client: str | None) -> str:
+    """A name that is nearly the same, or else how to say which column is meant."""
+    close = difflib.get_close_matches(name.lower(), [one.lower() for one in names], n=1, cutoff=0.75)
+    if close:
+        return nearest(next(one for one in names if one.lower() == close[0]), names)
+    said = "name the column with client=NAME" if name == client else "name the column with label=NAME"
+    return separator_remedy(names) or f"{said}, or declare the columns in a schema (schema=FILE)"
 
 
 def column_names(raw: Any) -> list[str]:

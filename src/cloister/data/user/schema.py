@@ -29,7 +29,7 @@ from cloister.data.user import encoding
 from cloister.data.user.cells import MISSING, number_of, text_of
 from cloister.data.user.columns import CLIENT_FILLS, Column
 from cloister.data.user.encoding import Group
-from cloister.data.user.tables import Layout, Table, client_files, read_files, read_frame
+from cloister.data.user.tables import Layout, Table, client_files, read_files, read_frame, separator_remedy
 from cloister.errors import CloisterError, expect, expect_one_of, nearest, shown
 
 
@@ -38,7 +38,8 @@ class Schema:
     """What the columns of a table are, and which of them is the label.
 
     Columns are found by their names, in whatever order a file has them. A column that is not declared is an error
-    unless extra = "ignore"; one that is declared has to be there (but for labels, where there are none yet).
+    unless extra = "ignore"; one that is declared has to be there. Raw rows to predict from may lack labels, and
+    may have other columns, which are passed over.
     """
 
     columns: Mapping[str, Column]
@@ -50,6 +51,8 @@ class Schema:
     files: str | None = None
     """Which files of a folder are clients': a pattern whose * stands for the client's name."""
     missing: tuple[str, ...] = MISSING
+    """Cells that say nothing, in every column: by default empty ones, ?, -, --, NA, N/A, n/a, NaN, nan, null, NULL,
+    None and none. Where such a word is a declared category, it is that."""
     extra: Literal["error", "ignore"] = "error"
     separator: str = ","
     loss: str | None = None
@@ -137,7 +140,13 @@ class Schema:
         if key not in self._layouts:
             names = tuple(self.columns)
             unlabeled = tuple(name for name in names if name not in self.label)
-            words = tuple(word for word in self.missing if number_of(word) is None)
+            # What is a category somewhere is left to `encoding`, which knows the columns.
+            named = [column.words for column in self.columns.values()]
+            words = tuple(
+                word
+                for word in self.missing
+                if number_of(word) is None and all(known.find(word) is None for known in named)
+            )
             self._layouts[key] = Layout(
                 separator=self.separator,
                 headers=() if self.header else ((names,) if labels else (names, unlabeled)),
@@ -148,8 +157,9 @@ class Schema:
         return self._layouts[key]
 
     def with_label(self, label: str | Sequence[str]) -> Schema:
-        """The same with another label."""
-        return replace(self, label=_names(label))
+        """The same with another label; intervals belong to the one that was declared."""
+        names = _names(label)
+        return replace(self, label=names, intervals=self.intervals if len(names) == 2 else ())
 
     def to_dict(self) -> dict[str, Any]:
         """What was declared, as plain values."""
@@ -169,7 +179,8 @@ class Schema:
         for column in columns:
             if isinstance(groups := column.get("categories"), Mapping):
                 column["categories"] = {"names": list(groups), "cells": list(groups.values())}
-        return {"kind": "table", **self.to_dict(), "columns": columns}
+        # The words for missing cells are always said: a model means the same if others become usual one day.
+        return {"kind": "table", **self.to_dict(), "missing": list(self.missing), "columns": columns}
 
     def to_toml(self) -> str:
         """The text of a TOML file that says the same."""
@@ -259,8 +270,9 @@ def _selector(schema: Schema, labels: bool, client: str | None) -> Callable[[Seq
         for name in wanted + ([client] if client is not None else []):
             if name not in present and not (name in optional and absent == optional):
                 close = nearest(name, present - set(schema.columns), "every file needs it")
-                raise CloisterError(f"Expected a column {name!r} in {source}, found none: {close}.")
-        for name in names:
+                remedy = separator_remedy(names, schema.separator) or close
+                raise CloisterError(f"Expected a column {name!r} in {source}, found none: {remedy}.")
+        for name in names if labels else ():  # rows to predict from may have columns of other uses
             if name not in schema.columns and name not in (client, schema.client) and schema.extra == "error":
                 known = ", ".join(schema.columns) if len(schema.columns) < 20 else f"{len(schema.columns)} columns"
                 otherwise = 'remove it, or declare it in the schema, or say extra = "ignore" there'

@@ -37,14 +37,17 @@ def read_toml(path: str | Path) -> Schema:
 
 
 def toml_text(values: Mapping[str, Any], comments: Mapping[str, Mapping[str, str]] | None = None) -> str:
-    """Plain values of a schema as TOML; `comments` stand behind keys of columns."""
-    lines = [f"{_key(name)} = {toml_value(value)}" for name, value in values.items() if name != "columns"]
+    """Plain values of a schema as TOML; `comments` stand behind keys of columns, those of "" behind other keys."""
+    said = comments or {}
+    lines = _lines({name: value for name, value in values.items() if name != "columns"}, said.get("", {}))
     for name, column in values["columns"].items():
-        lines += ["", f"[columns.{_key(name)}]"]
-        for key, value in column.items():
-            comment = (comments or {}).get(name, {}).get(key, "")
-            lines.append(f"{_key(key)} = {toml_value(value)}" + (f"  # {comment}" if comment else ""))
+        lines += ["", f"[columns.{_key(name)}]", *_lines(column, said.get(name, {}))]
     return "\n".join(lines) + "\n"
+
+
+def _lines(values: Mapping[str, Any], comments: Mapping[str, str]) -> list[str]:
+    behind = {key: f"  # {comment}" for key, comment in comments.items()}
+    return [f"{_key(key)} = {toml_value(value)}{behind.get(key, '')}" for key, value in values.items()]
 
 
 def toml_value(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -189,6 +190,18 @@ def _table(source: str, columns: Mapping[str, Array], rows: int | None = None) -
         found = f"shape {array.shape} in {name!r}"
         expect(array.ndim == 1 and len(array) == rows, f"{rows} values in a column of {source}", found, "fix it")
     return Table(columns, rows, source, lambda row: f"row {row} (from 0) of {source}")
+
+
+SEPARATORS = ",;\t|"
+
+
+def separator_remedy(header: Sequence[str], separator: str = ",") -> str:
+    """What to do about a header of one cell that has another separator in it; nothing where that is not the case."""
+    other = [one for one in SEPARATORS if one != separator and len(header) == 1 and one in header[0]]
+    if not other:
+        return ""
+    found = json.dumps(max(other, key=header[0].count))
+    return f"its header is one cell with another separator in it, so say separator = {found} in a schema"
 
 
 def expect_different(names: Sequence[str], source: str) -> None:
