@@ -187,7 +187,7 @@ FINE = {
     "lazy": 8 * 65 + 90,
 }
 REFUSED = {
-    "batch_norm": "Expected a model without BatchNorm1d .* batch_norm = group_norm",
+    "batch_norm": "found BatchNorm1d at .* batch_norm = group_norm",
     "Unnamed": "found .'one', 'other'.: name one of them \"logits\"",
     "Nothing": "Expected a model that returns tensors, found 'NoneType'",
     "Complex": "real numbers, found torch.complex64 in 'waves'",

@@ -102,7 +102,7 @@ def test_what_was_reported_in_training_is_printed_again(runs, files, command):
         ("tokens", TOKENS, None, ["row", "prediction"]),
         ("next_token", TOKENS, next_tokens(), ["row", *(f"prediction_{at}" for at in range(7))]),
         ("regression", TABLE, 50 + 7 * TABLE[:, 3], ["row", "prediction"]),
-        ("survival", TABLE, TIMES, ["row", "prediction"]),
+        ("survival", TABLE, TIMES, ["row", "risk"]),
         ("multi_label", TABLE, None, ["row", "prediction_0", "prediction_1"]),
     ],
 )
