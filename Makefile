@@ -27,7 +27,7 @@ test: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses 2 -m "$(TESTS)"
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "$(TESTS)"
 
 test-all: TESTS = slow or not slow
 test-all: test

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import io
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -17,14 +18,15 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def printed(name: str, *words: object) -> str:
-    """What an example prints in a process of its own, on one core."""
-    places = os.pathsep.join(place for place in sys.path if place)
-    environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / name, *words], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """What an example prints, run as its file would be."""
+    shown, given = io.StringIO(), sys.argv
+    sys.argv = [str(EXAMPLES / name), *map(str, words)]
+    try:
+        with contextlib.redirect_stdout(shown):
+            runpy.run_path(sys.argv[0], run_name="__main__")
+    finally:
+        sys.argv = given
+    return shown.getvalue()
 
 
 def numbers(pattern: str, text: str) -> list[float]:

@@ -86,7 +86,7 @@ def test_two_processes_give_the_result_of_one(alone, tmp_path):
     ("doomed", "every"),
     [
         pytest.param("1", 2, marks=pytest.mark.slow, id="rank 1"),
-        pytest.param("0", 100, id="rank 0, no checkpoint yet"),
+        pytest.param("0", 100, marks=pytest.mark.slow, id="rank 0, no checkpoint yet"),
     ],
 )
 def test_a_lost_rank_ends_the_run_and_it_resumes(alone, tmp_path, doomed, every):

@@ -64,6 +64,7 @@ def test_draws_that_their_first_bits_leave_open_are_settled_exactly(width):
     assert width > 4 or not fits(careless, 1.5)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(sigma=st.floats(0.05, 60), width=st.sampled_from([8, 63, 126]))
 def test_thresholds_are_those_of_another_program(sigma, width):

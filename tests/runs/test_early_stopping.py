@@ -203,6 +203,7 @@ def test_an_accuracy_of_labels_that_are_no_classes_is_refused():
         run(task=task, monitor="accuracy")
 
 
+@pytest.mark.slow
 def test_who_has_not_come_yet_might_have_lost_most():
     """A client with few samples loses more in a round; that the run ended before it came depends on releases."""
     sizes = [400] * 9 + [20]

@@ -83,6 +83,7 @@ def test_torchscript_computes_the_same_for_batches_of_any_size(runs, kind, tmp_p
         assert torch.allclose(module(some), model.outputs(some), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_images_are_normalized_and_cut_inside_the_graph(tmp_path):
     preprocessing = images((0.1, 0.2, 0.3), (0.5, 0.6, 0.7), pad=2, size=8)
     model = partial(cl.models.cnn, (3, 8, 8), 3, width=2)

@@ -408,6 +408,7 @@ cl.run(method, task, rounds=6, delta=1e-3, engine="vectorized", folder=folder, c
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     __import__("torch").backends.cpu.get_cpu_capability() == "DEFAULT", reason="this processor has no other way to add"
 )

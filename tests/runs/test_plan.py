@@ -237,6 +237,7 @@ def test_clients_needed_are_enough_and_one_less_is_not():
     assert not gaussian(needed, **asked).too_small
 
 
+@pytest.mark.slow
 def test_clients_needed_in_cohorts_of_fixed_size():
     """The rate stays; the price depends on the population, and is found anew."""
     planned = gaussian(20, 5, clients_per_round=10, epsilon=2.0, parameters=100)
@@ -246,6 +247,7 @@ def test_clients_needed_in_cohorts_of_fixed_size():
     assert again.terms.event(with_noise(again.asked, 1.0)) == FixedSizeGaussian(1.0, round(found / 2), found)
 
 
+@pytest.mark.slow
 def test_samples_needed_are_enough_and_one_less_is_not():
     def run(samples):
         method = cl.methods.pfl(batch_size=16)
