@@ -18,11 +18,10 @@ from cloister.core import Batch, Objective, Samples
 from cloister.core.hashing import hash_of
 from cloister.core.precision import expect_precision
 from cloister.data.task import Task
-from cloister.data.validation import split_validation
-from cloister.errors import CloisterError, expect, expect_type
+from cloister.errors import CloisterError, expect_type
 from cloister.models.weights import Weights
 from cloister.privacy.budgets import Budget
-from cloister.privacy.description import QueryDescription, RunDescription
+from cloister.privacy.description import RunDescription
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.unit import ProtectedUnit
 from cloister.random.streams import Streams
@@ -34,8 +33,8 @@ from cloister.runs.model_file import ModelFile
 from cloister.runs.noise import Noise, expect_small_delta
 from cloister.runs.own_models import expect_numbers, expect_plain, initialized
 from cloister.runs.personalization import Personalized, Settings, coordinates, personalized
-from cloister.runs.queries import Queries, expect_gaussian, plan_queries
-from cloister.runs.request import DTYPES, Request
+from cloister.runs.queries import Queries, described, expect_gaussian, plan_queries, standardized, with_validation
+from cloister.runs.request import DTYPES, Request, usable_device
 from cloister.runs.selection import Selection, Validate, public_validation
 from cloister.runs.terms import Terms
 
@@ -95,8 +94,8 @@ class Placed:
 def prepare(request: Request, known: RunDescription | None = None) -> Ready:
     """Check, calibrate and describe. `known` is the description of a run that is being resumed."""
     fingerprint = request.task.fingerprint()
-    request, held_out = _with_validation(request)
-    request, standardization = _standardized(request)
+    request, held_out = with_validation(request)
+    request, standardization = standardized(request)
     placed = _place(request)
     if request.method.unit is ProtectedUnit.CLIENT:
         _expect_padding_unseen(placed, request.task)
@@ -109,7 +108,7 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
     model = describe_model(request, fed, placed.w, placed.module, placed.weights)
     watching = watched(request.task, request.options.metrics, request.options.monitor)
     selection = Selection.of(request.options, request.rounds, watching.monitor)
-    asked = _described(queries, request)
+    asked = described(queries, request)
     description = describe_run(request, fed, placed.w, noise.budgets, model, selection, asked)
     fed = _with_own_noise(fed, placed.w, description, fingerprint)
     score = scorer(placed.module, placed.objective.layout, request.task, placed.w, watching)
@@ -133,35 +132,6 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
         selection,
         _validation(request, placed, watching),
         held_out and held_out.to(placed.w.device, placed.w.dtype),
-    )
-
-
-def _with_validation(request: Request) -> tuple[Request, Population | None]:
-    """The request without the samples that clients hold out, where they do, and these."""
-    options = request.options
-    if options.validation != "private":
-        return request, None
-    task, held_out = split_validation(request.task, options.validation_fraction, options.seed)
-    remedy = "raise validation_fraction, or validate on public samples"
-    expect(len(held_out.labels) > 0, "samples to hold out for private validation", "none", remedy)
-    return replace(request, task=task), held_out
-
-
-def _standardized(request: Request) -> tuple[Request, Standardization | None]:
-    """The request with inputs that a query is to standardize, if one is asked for."""
-    options, task = request.options, request.task
-    if options.standardize is None:
-        return request, None
-    device, dtype = _device(options.device), DTYPES[options.dtype]
-    some = task.population.to(device, dtype).inputs[:1]
-    standardization = Standardization.begin(task.preprocessing, some, dtype, options.standardize_bound)
-    return replace(request, task=replace(task, preprocessing=standardization.preprocessing)), standardization
-
-
-def _described(queries: Queries, request: Request) -> tuple[QueryDescription, ...]:
-    sizes = request.task.population.counts.tolist()
-    return queries.describe(
-        {query.name: queries.noises(query, request.epsilon, request.delta, sizes) for query in queries.planned}
     )
 
 
@@ -189,7 +159,7 @@ def _personalization(request: Request, placed: Placed, watching: Watched) -> Cal
 def _place(request: Request) -> Placed:
     """Model and data where they are computed with."""
     task, options = request.task, request.options
-    device, dtype = _device(options.device), DTYPES[options.dtype]
+    device, dtype = usable_device(options.device), DTYPES[options.dtype]
     expect_precision(options.precision, device, dtype)
     streams = Streams(options.seed, secure=options.secure_rng)
     model = request.model if request.model is not None else task.model
@@ -331,14 +301,3 @@ def _adapted(module: nn.Module, request: Request, weights: Weights | None, strea
         expect_numbers(module)
         with explained("a model that can be adapted"):
             return request.adaptation.apply(module, weights)
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise CloisterError(
-            f"Expected a device that torch can use here, found {name!r}: use cpu, or install a torch build for it."
-        ) from error
-    return device

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from cloister.client.population import Population
+from cloister.client.standardization import Standardization
 from cloister.core import Cohort, Method
 from cloister.core.mechanism import as_drawn
+from cloister.data.validation import split_validation
 from cloister.errors import CloisterError, expect
 from cloister.privacy.accountant import Releases
 from cloister.privacy.calibration import calibrate
@@ -23,7 +26,7 @@ from cloister.privacy.ledger import Charge
 from cloister.privacy.pricing import adjacency_of
 from cloister.privacy.unit import ProtectedUnit, sample_account
 from cloister.round.queries import query_event
-from cloister.runs.request import Options, Request, Target
+from cloister.runs.request import DTYPES, Options, Request, Target, usable_device
 from cloister.runs.selection import Selection
 
 
@@ -147,3 +150,33 @@ def _adjacency(method: Method, cohort: Cohort, clients: int) -> Adjacency | None
     if method.unit is ProtectedUnit.SAMPLE:
         return adjacency_of(method.local.batching.event(1.0, 1))
     return adjacency_of(cohort.event(1.0, clients))
+
+
+def with_validation(request: Request) -> tuple[Request, Population | None]:
+    """The request without the samples that clients hold out, where they do, and these."""
+    options = request.options
+    if options.validation != "private":
+        return request, None
+    task, held_out = split_validation(request.task, options.validation_fraction, options.seed)
+    remedy = "raise validation_fraction, or validate on public samples"
+    expect(len(held_out.labels) > 0, "samples to hold out for private validation", "none", remedy)
+    return replace(request, task=task), held_out
+
+
+def standardized(request: Request) -> tuple[Request, Standardization | None]:
+    """The request with inputs that a query is to standardize, if one is asked for."""
+    options, task = request.options, request.task
+    if options.standardize is None:
+        return request, None
+    device, dtype = usable_device(options.device), DTYPES[options.dtype]
+    some = task.population.to(device, dtype).inputs[:1]
+    standardization = Standardization.begin(task.preprocessing, some, dtype, options.standardize_bound)
+    return replace(request, task=replace(task, preprocessing=standardization.preprocessing)), standardization
+
+
+def described(queries: Queries, request: Request) -> tuple[QueryDescription, ...]:
+    """The queries of a run as plain values, with their noise."""
+    sizes = request.task.population.counts.tolist()
+    return queries.describe(
+        {query.name: queries.noises(query, request.epsilon, request.delta, sizes) for query in queries.planned}
+    )

@@ -232,3 +232,15 @@ def expect_samples_apart(method: Method, task: Task) -> None:
             f"{task.name}, where statistics of a client's samples went into others: fill gaps with constants (in a "
             "schema: fill = a number or a category), or choose a method that protects clients."
         )
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of this name, where torch can use it."""
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise CloisterError(
+            f"Expected a device that torch can use here, found {name!r}: use cpu, or install a torch build for it."
+        ) from error
+    return device
