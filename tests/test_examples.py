@@ -33,6 +33,7 @@ def numbers(pattern: str, text: str) -> list[float]:
     return [float(number) for number in re.findall(pattern, text)]
 
 
+@pytest.mark.slow
 def test_first_private_model():
     text = printed("first_private_model.py")
     (accuracy,) = numbers(r"^accuracy ([\d.]+)", text)

@@ -220,6 +220,7 @@ def test_a_twin_goes_its_own_way():
     assert loss.epsilon(1e-5) == pytest.approx(epsilon(TYPICAL[0], 8, 1e-5), rel=1e-8)
 
 
+@pytest.mark.slow
 def test_releases_that_are_all_different_compose_as_the_library_says():
     """A noise multiplier of its own for every round, and a release without sampling among them."""
     events = [PoissonGaussian(2.0 - 0.05 * k, 0.2) for k in range(20)] + [Gaussian(6.0)]

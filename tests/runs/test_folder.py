@@ -325,6 +325,7 @@ def test_a_folder_of_another_format_is_refused_with_a_remedy(copy):
             RunFolder.open(copy)
 
 
+@pytest.mark.slow
 def test_whoever_looks_at_a_run_under_way_sees_no_damage(tmp_path, monkeypatch):
     """Checkpoint after checkpoint is replaced while somebody looks."""
     folder, failures, looks = tmp_path / "r", [], []

@@ -97,7 +97,7 @@ def test_it_ends_a_run_that_does_not_get_better():
     assert any("those that were run would cost epsilon" in gap for gap in run.certificate.not_covered)
 
 
-@METHODS
+@pytest.mark.parametrize("method", [CLIENTS, pytest.param(SAMPLES, marks=pytest.mark.slow)], ids=["clients", "samples"])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(method, monkeypatch, tmp_path):
     whole = go(method, folder=tmp_path / "whole", evaluate_every=1, standardize=0.05)
     with killed_in_round(monkeypatch, at=4):

@@ -79,6 +79,7 @@ def test_memory_makes_chunks_and_nothing_else(tmp_path):
     torch.testing.assert_close(vector(small), vector(go(**PLAIN)), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_what_was_chosen_once_is_chosen_again(tmp_path, monkeypatch):
     """The choice is made by a clock, and noise depends on it: a seed must give the same run on the same machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
