@@ -185,6 +185,8 @@ def killed_after_the_charge(monkeypatch, **more):
 
 def test_a_query_that_was_paid_for_is_repeated_to_the_bit(monkeypatch, tmp_path):
     whole = go(folder=tmp_path / "whole")
+    kept = RunFolder.open(tmp_path / "whole").load("cpu").released
+    assert set(kept) == {"center", "scale"}, "or a run with secure randomness would be standardized anew when resumed"
     killed_after_the_charge(monkeypatch, folder=tmp_path / "torn")
     resumed = go(folder=tmp_path / "torn", resume=True)
     assert torch.equal(weights(whole), weights(resumed))
