@@ -7,6 +7,7 @@ import math
 import sys
 import warnings
 from collections.abc import Iterable
+from importlib.util import find_spec
 from types import FunctionType
 
 
@@ -166,6 +167,19 @@ def expect_count(name: str, value: int, remedy: str, *, least: int = 1, most: in
 def expect_delta(delta: float) -> None:
     """delta is a probability strictly between 0 and 1."""
     expect_share("delta", delta, "choose one well below 1/clients, such as 1e-5")
+
+
+def expect_package(name: str, use: str, extra: str) -> None:
+    """An optional package is installed. A folder of that name in the current directory is none.
+
+    >>> expect_package("cloisterless", "for nothing at all", "none")
+    Traceback (most recent call last):
+    cloister.errors.CloisterError: Expected the package cloisterless for nothing at all, found none: pip install \
+'cloister[none]'.
+    """
+    found = find_spec(name)
+    if found is None or found.origin is None:
+        raise CloisterError(f"Expected the package {name} {use}, found none: pip install 'cloister[{extra}]'.")
 
 
 def number_in(text: str) -> float | None:

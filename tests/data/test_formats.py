@@ -501,7 +501,7 @@ def test_a_file_that_is_no_hdf5_is_refused(tmp_path):
 def test_without_h5py_the_remedy_is_named(tmp_path, monkeypatch):
     write(tmp_path / "fed_emnist" / "fed_emnist_train.h5", b"")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(CloisterError, match=r"pip install cloister\[hdf5\]"):
+    with pytest.raises(CloisterError, match=r"pip install 'cloister\[hdf5\]'"):
         read("fed_emnist", tmp_path)
 
 

@@ -14,7 +14,7 @@ from cloister.privacy.accounts import Planned, had_it_gone_on
 from cloister.privacy.events import Gaussian
 from cloister.privacy.ledger import Ledger
 from cloister.runs.folder import RunFolder
-from cloister.runs.private_validation import private_validation
+from cloister.runs.private_validation import one_by_one, private_validation
 from conftest import killed_in_round, prepared
 
 CLIENTS = cl.methods.dp_fedavg(clip_norm=0.5, lr=0.5, local_steps=2)
@@ -181,3 +181,24 @@ def test_a_query_that_was_paid_for_twice_is_not_one_less_to_come():
     planned = {"validation": Planned(10, lambda unit: (Gaussian(9.0), 1))}
     events = had_it_gone_on(ledger, 10, planned, {"client": None})["client"].events
     assert events == {Gaussian(5.0): 10, Gaussian(9.0): 12}
+
+
+def test_what_cannot_be_mapped_is_asked_in_a_loop_and_errors_are_not_lost():
+    random = torch.Generator().manual_seed(0)
+    x, y = torch.randn(7, 3, generator=random).double(), torch.zeros(7)
+
+    def branching(sample, label):
+        return (sample * 2 if sample.sum() > 0 else -sample).sum().reshape(1)  # vmap cannot decide it for all at once
+
+    with pytest.raises(RuntimeError, match="vmap"):
+        torch.func.vmap(branching)(x, y)
+    expected = torch.stack([(row * 2 if row.sum() > 0 else -row).sum().reshape(1) for row in x])
+    assert torch.equal(one_by_one(branching, x, y), expected)
+    assert one_by_one(branching, x[:0], y[:0]).shape == (0, 1)
+
+    def wrong(sample, label):
+        return (sample @ torch.zeros(4).double()).reshape(1)
+
+    for broken, kind in ((wrong, RuntimeError), (lambda sample, label: sample.nothing, AttributeError)):
+        with pytest.raises(kind):
+            one_by_one(broken, x, y)

@@ -10,10 +10,12 @@ from collections import defaultdict
 from contextlib import contextmanager
 from io import StringIO
 from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
 import cloister as cl
+from cloister import errors
 from cloister.errors import CloisterError
 from conftest import killed_in_round, toy_task
 
@@ -95,7 +97,7 @@ def pretend(monkeypatch, name: str, **contents) -> None:
 class MlflowClient:
     """What the tracker uses of MLflow's client, kept in memory."""
 
-    store: dict = {}  # noqa: RUF012
+    store: ClassVar[dict] = {}
 
     def __init__(self, tracking_uri=None):
         self.store["uri"] = tracking_uri
@@ -200,14 +202,12 @@ def test_what_makes_no_sense_is_refused(make, message, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb", "tensorboard"])
 def test_a_package_that_is_missing_is_named_with_its_extra(name, monkeypatch, tmp_path):
-    from cloister.runs.trackers import settings
-
     folder = importlib.machinery.ModuleSpec(name, None)  # such as wandb leaves behind: a folder, and no package
     for found in (None, folder):
-        monkeypatch.setattr(settings, "find_spec", lambda _, found=found: found)
+        monkeypatch.setattr(errors, "find_spec", lambda _, found=found: found)
         make = {"tensorboard": lambda: cl.trackers.tensorboard(tmp_path)}.get(name, getattr(cl.trackers, name))
         for attempt in (make, lambda: run(log=name, folder=tmp_path / "run")):
-            with pytest.raises(CloisterError, match=rf"pip install cloister\[{name}\]"):
+            with pytest.raises(CloisterError, match=rf"pip install 'cloister\[{name}\]'"):
                 attempt()
     assert not list(tmp_path.iterdir())
 

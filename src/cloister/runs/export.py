@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cloister.errors import CloisterError, expect, expect_one_of, expect_type
+from cloister.errors import CloisterError, expect, expect_one_of, expect_package, expect_type
 from cloister.privacy.description import plain
 from cloister.runs.files import write_atomically
 from cloister.runs.prediction_file import expect_new_file
@@ -85,11 +85,10 @@ def _torchscript(model: TrainedModel) -> bytes:
 
 def _onnx(model: TrainedModel) -> bytes:
     """A graph whose input is `inputs` and whose output is `outputs`, both with a batch of any size."""
-    try:
-        import onnx
-        import onnxscript  # noqa: F401
-    except ImportError:
-        raise CloisterError("Expected onnx and onnxscript, found none: pip install 'cloister[onnx]'.") from None
+    for package in ("onnx", "onnxscript"):
+        expect_package(package, "to write .onnx", "onnx")
+    import onnx
+
     with _quiet(), _one_sentence("ONNX"):
         program = torch.onnx.export(
             model.module,

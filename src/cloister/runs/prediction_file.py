@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cloister.data.raw import Array
-from cloister.errors import CloisterError, Corrupted, expect
+from cloister.errors import CloisterError, Corrupted, expect, expect_package
 from cloister.privacy.description import plain
 from cloister.runs.files import write_atomically
 from cloister.runs.trained_model import TrainedModel
@@ -125,12 +125,7 @@ def _csv(columns: Columns) -> bytes:
 
 
 def _parquet(columns: Columns) -> bytes:
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise CloisterError(
-            "Expected pyarrow to write .parquet, found none: pip install 'cloister[parquet]', or write .csv."
-        ) from None
+    expect_package("pyarrow", "to write .parquet", "parquet")
     content = io.BytesIO()
     _frame(columns).to_parquet(content, index=False)
     return content.getvalue()

@@ -8,6 +8,8 @@ charging both to one account is more than it loses.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,22 @@ from cloister.client.population import Population
 from cloister.privacy.ledger import Ledger
 from cloister.round.queries import Query, ask
 from cloister.runs.prepare import Ready
+
+
+@torch.no_grad()
+def one_by_one(vector: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+    """What every sample contributes [n, 1], each as a batch of one.
+
+    In a batch, a model or a loss that mixes samples would let one of them move what all others contribute. Models that
+    `vmap` cannot map (a branch on what they compute, an operation without a batching rule) are asked sample by sample
+    in a loop: the same numbers, more slowly. An error that is the model's own is raised there once more.
+    """
+    if not len(labels):
+        return torch.zeros(0, 1, dtype=torch.float64)
+    try:
+        return torch.func.vmap(vector)(inputs, labels)
+    except RuntimeError:  # of which torch makes what it cannot map
+        return torch.stack([vector(x, y) for x, y in zip(inputs, labels, strict=True)])
 
 
 def private_validation(ready: Ready, ledger: Ledger, held_out: Population, round: int, w: Tensor) -> float:
@@ -28,16 +46,7 @@ def private_validation(ready: Ready, ledger: Ledger, held_out: Population, round
         return 1 - (-loss(outputs, labels).double().mean().clamp(min=0)).exp().reshape(1)
 
     def vectors(inputs: Tensor, labels: Tensor) -> Tensor:
-        # Every sample as a batch of one: in a batch, a model or a loss that mixes samples would let one of them move
-        # what all others contribute.
-        if not len(labels):
-            return torch.zeros(0, 1, dtype=torch.float64)
-        with torch.no_grad():
-            try:
-                found: Tensor = torch.func.vmap(vector)(inputs, labels)
-            except (RuntimeError, ValueError, TypeError, NotImplementedError):  # what cannot be mapped
-                found = torch.stack([vector(x, y) for x, y in zip(inputs, labels, strict=True)])
-            return found
+        return one_by_one(vector, inputs, labels)
 
     noises = ready.noise_of_query("validation")
     charges = ready.queries.charges(noises, held_out.counts.tolist())

@@ -16,7 +16,7 @@ from cloister.data.formats.format import Format
 from cloister.data.formats.source import Source
 from cloister.data.raw import RawData, Samples
 from cloister.data.splits import joined
-from cloister.errors import CloisterError
+from cloister.errors import expect_package
 
 
 def files(root: Path, only_digits: bool = False) -> list[Path]:
@@ -50,10 +50,8 @@ def _part(source: Source, classes: int) -> Samples:
 
 
 def _h5py() -> Any:
-    try:
-        return importlib.import_module("h5py")
-    except ImportError:
-        raise CloisterError("Expected h5py, found no such package: run `pip install cloister[hdf5]`.") from None
+    expect_package("h5py", "to read .h5", "hdf5")
+    return importlib.import_module("h5py")
 
 
 FED_EMNIST = Format("fed_emnist", read, files)

@@ -73,17 +73,15 @@ def number_of(value: Any) -> float | None:
     (1.5, 1.0, None, None)
     """
     if isinstance(value, str):
-        text = value.strip()
-        if text in ("True", "TRUE", "true", "False", "FALSE", "false"):  # as pandas reads a column of numbers
-            return float(text.lower() == "true")
-        if "_" in text:  # which Python would pass over
+        value = value.strip()
+        if value in ("True", "TRUE", "true", "False", "FALSE", "false"):  # as pandas reads a column of numbers
+            return float(value.lower() == "true")
+        if "_" in value:  # which Python would pass over
             return None
     elif not isinstance(value, (numbers.Real, Decimal, np.bool_)):
         return None
-    else:
-        text = str(value) if isinstance(value, Decimal) else value  # type: ignore[assignment]
     try:
-        number = float(text)
+        number = float(value)
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None

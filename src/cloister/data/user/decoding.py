@@ -60,7 +60,6 @@ def decode(files: Sequence[Path], form: ImageForm, workers: int | None = None) -
 
     By default as many as there are cores for us.
     """
-    _expect_pillow()
     if workers is None:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     expect_count("workers", workers, "the number of processes that decode images", most=1024)
@@ -162,10 +161,3 @@ def _in_mode(image: Image, mode: str, file: Path) -> Image:
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert(mode)
-
-
-def _expect_pillow() -> None:
-    try:
-        import PIL  # noqa: F401
-    except ImportError:
-        raise CloisterError("Expected Pillow to read images, found none: pip install pillow.") from None

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cloister.data.raw import Array
+from cloister.data.user.columns import Column
 from cloister.data.user.csv_text import CsvText
 from cloister.data.user.schema import Schema
 from cloister.data.user.tables import Layout, Table, frame_columns, readable, separator_remedy
@@ -23,8 +24,8 @@ def plain_schema(raw: Any, label: Sequence[str], without: str | None = None) -> 
         if name not in names:
             source = f" in {raw}" if isinstance(raw, Path) else ""
             raise CloisterError(f"Expected a column {name!r}{source}, found none: {_remedy(name, names, without)}.")
-    columns = {name: {"kind": "number"} for name in names if name != without}
-    return Schema(columns=columns, label=tuple(label), client=without, missing=())  # type: ignore[arg-type]
+    columns = {name: Column(name, {"kind": "number"}) for name in names if name != without}
+    return Schema(columns=columns, label=tuple(label), client=without, missing=())
 
 
 def _remedy(name: str, names: Sequence[str], client: str | None) -> str:

@@ -278,6 +278,7 @@ def _selector(schema: Schema, labels: bool, client: str | None) -> Callable[[Seq
                 otherwise = 'remove it, or declare it in the schema, or say extra = "ignore" there'
                 close = nearest(name, set(schema.columns) - present, otherwise)
                 raise CloisterError(f"Expected {known} in {source}, found a column {name!r} as well: {close}.")
-        return [name for name in wanted if name in present] + ([client] if client not in (None, *wanted) else [])  # type: ignore[list-item]
+        also = [] if client is None or client in wanted else [client]
+        return [name for name in wanted if name in present] + also
 
     return select

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 
 from cloister.data.raw import Array
 from cloister.data.user.cells import Cells, cells_of
-from cloister.errors import CloisterError, Corrupted, expect, shown
+from cloister.errors import CloisterError, Corrupted, expect, expect_package, shown
 
 SUFFIXES = (".csv", ".parquet", ".npz")
 
@@ -85,34 +86,28 @@ def read_file(path: Path, layout: Layout) -> Table:
     return read_files([path], layout)[0]
 
 
-class readable:  # noqa: N801
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
     """Whatever goes wrong while a file is read is one sentence with its name."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    try:
+        yield
+    except CloisterError:
+        raise
+    except Exception as error:  # a damaged file may fail in any way at all
         if isinstance(error, OSError) and error.strerror:
             raise CloisterError(
-                f"Expected a readable file, found {self.path} ({error.strerror}): check the path and its permissions."
+                f"Expected a readable file, found {path} ({error.strerror}): check the path and its permissions."
             ) from error
-        if isinstance(error, (Exception, MemoryError)) and not isinstance(error, CloisterError):
-            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-            raise Corrupted(
-                f"Expected a readable {self.path.suffix} file, found {self.path} damaged ({reason}): write it again."
-            ) from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise Corrupted(
+            f"Expected a readable {path.suffix} file, found {path} damaged ({reason}): write it again."
+        ) from error
 
 
 def _read_parquet(path: Path, layout: Layout) -> Table:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise CloisterError(
-            f"Expected pyarrow to read {path}, found none: pip install 'cloister[parquet]', or use .csv."
-        ) from None
+    expect_package("pyarrow", f"to read {path}", "parquet")
+    from pyarrow import parquet
+
     with path.open("rb") as handle:
         file = parquet.ParquetFile(handle)
         names = list(file.schema_arrow.names)
@@ -140,7 +135,8 @@ def frame_columns(frame: Any) -> list[str]:
     remedy = "give a path, a pandas, polars or pyarrow frame, or a dict of columns"
     expect(fine, "a table", found, remedy)
     expect(hasattr(frame, "__len__") or hasattr(frame, "num_rows"), "a frame with its rows", found, "collect() it")
-    return [str(name) for name in names]  # type: ignore[union-attr]
+    assert names is not None
+    return [str(name) for name in names]
 
 
 def read_frame(frame: Any, layout: Layout) -> Table:

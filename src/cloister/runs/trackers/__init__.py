@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from cloister.errors import CloisterError, expect_type, nearest
+from cloister.errors import CloisterError, expect_package, expect_type, nearest
 from cloister.runs.callbacks import Callback
 from cloister.runs.trackers.csv import csv
 from cloister.runs.trackers.mlflow import mlflow
-from cloister.runs.trackers.settings import expect_package
 from cloister.runs.trackers.tensorboard import tensorboard
 from cloister.runs.trackers.wandb import wandb
 
@@ -43,7 +42,7 @@ def expect_trackers(words: object) -> list[str]:
         if names.count(name) > 1:
             raise CloisterError(f"Expected every tracker once in log, found {name} twice: leave one out.")
         if name != "csv":
-            expect_package(name)
+            expect_package(name, "for the tracker of that name", name)
     return names
 
 

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloister.errors import expect_type
+from cloister.errors import expect_package, expect_type
 from cloister.runs.callbacks import ABOUT, Callback, Record
-from cloister.runs.trackers.settings import certificate_of, expect_package, settings_of
+from cloister.runs.trackers.settings import certificate_of, settings_of
 
 if TYPE_CHECKING:
     from cloister.privacy.description import RunDescription
@@ -67,7 +67,7 @@ def mlflow(
         run_id: of a run that exists, to go on with it: for a run that is resumed.
         folder: where to keep it if neither you nor MLFLOW_TRACKING_URI say where.
     """
-    expect_package("mlflow")
+    expect_package("mlflow", "for the tracker of that name", "mlflow")
     for name, value in (("tracking_uri", tracking_uri), ("run_id", run_id), ("run_name", run_name)):
         expect_type(name, value, (str, type(None)), "a text", "give one, or leave it out")
     expect_type("experiment", experiment, str, "the name of an experiment", "give a text")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from cloister.errors import CloisterError
 from cloister.runs.callbacks import ABOUT
 
 if TYPE_CHECKING:
@@ -16,16 +14,6 @@ if TYPE_CHECKING:
 
 # By the seed noise could be removed from a simulation; the others are long, and about single clients.
 _LEFT_OUT = ("seed", "noise_multipliers", "task/sizes", "task/client_names", "model/shapes", "model/behavior")
-
-
-def expect_package(name: str) -> None:
-    """Refuse a tracker whose package is not installed."""
-    found = find_spec(name)
-    if found is None or found.origin is None:  # a folder of that name, such as wandb makes, is no package
-        raise CloisterError(
-            f"Expected the package {name} for the tracker of that name, found none: install it with `pip install "
-            f"cloister[{name}]`, or use another tracker."
-        )
 
 
 def settings_of(description: RunDescription) -> dict[str, str]:

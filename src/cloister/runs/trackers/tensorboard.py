@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloister.errors import expect, expect_type
+from cloister.errors import expect, expect_package, expect_type
 from cloister.runs.callbacks import ABOUT, Callback, Record
-from cloister.runs.trackers.settings import certificate_of, expect_package, settings_of
+from cloister.runs.trackers.settings import certificate_of, settings_of
 
 if TYPE_CHECKING:
     from cloister.privacy.description import RunDescription
@@ -55,7 +55,7 @@ class TensorBoard(Callback):
 
 def tensorboard(folder: str | Path) -> TensorBoard:
     """Events in a folder, for `tensorboard --logdir`."""
-    expect_package("tensorboard")
+    expect_package("tensorboard", "for the tracker of that name", "tensorboard")
     expect_type("folder", folder, (str, Path), "the path of a folder", "give a text or a pathlib.Path")
     expect(not Path(folder).is_file(), "a folder for events", str(folder), "choose another name")
     return TensorBoard(Path(folder))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cloister.errors import expect_type
+from cloister.errors import expect_package, expect_type
 from cloister.runs.callbacks import Callback, Record
-from cloister.runs.trackers.settings import certificate_of, expect_package, settings_of
+from cloister.runs.trackers.settings import certificate_of, settings_of
 
 if TYPE_CHECKING:
     from cloister.privacy.description import RunDescription
@@ -50,6 +50,6 @@ def wandb(project: str = "cloister", **more: Any) -> WandB:
 
     A cloister run that is resumed goes on in the same place if you give `id` and `resume="allow"`.
     """
-    expect_package("wandb")
+    expect_package("wandb", "for the tracker of that name", "wandb")
     expect_type("project", project, str, "the name of a project", "give a text")
     return WandB(project, more)
