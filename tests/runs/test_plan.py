@@ -17,7 +17,7 @@ from cloister.privacy.ledger import Ledger
 from cloister.runs.config import load
 from cloister.runs.noise import with_noise
 from cloister.runs.plan_keys import plan_of
-from cloister.runs.plan_text import plan_plot, plan_summary, plan_table, warning
+from cloister.runs.report.plan import plan_plot, plan_summary, plan_table, warning
 from conftest import prepared, toy_model, toy_task
 from contract.catalogue import ENTRIES, cohorts_for, pool, quick_pairs
 

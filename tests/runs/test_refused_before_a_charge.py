@@ -17,7 +17,7 @@ from cloister.errors import CloisterError
 from cloister.privacy.accountant import epsilon as epsilon_of
 from cloister.privacy.events import FixedSizeGaussian, Gaussian, PoissonGaussian
 from cloister.runs.folder import RunFolder
-from cloister.runs.plan_text import plan_summary
+from cloister.runs.report.plan import plan_summary
 from cloister.transforms.hadamard import padded
 from conftest import federation, flat_state, toy_task
 

@@ -35,18 +35,18 @@ def plan(
     cloister plan clients=3400 sampling_rate=0.04 rounds=1000 epsilon=2 delta=1e-5
     cloister plan experiments/digits.toml epsilon=1
     """
-    from cloister.runs import plan_text
     from cloister.runs.config import load
     from cloister.runs.plan_keys import plan_of
     from cloister.runs.report import expect_plot
+    from cloister.runs.report import plan as plan_report
 
     expect_plot(plot)
     file, words = file_and_words(ctx.args)
     values = load(file, words)
     with working("pricing"):
         planned = plan_of(values)
-        page = plan_text.text(planned, page_width())
+        page = plan_report.text(planned, page_width())
     say(page)
     with working("drawing"):
-        plan_text.plan_plot(planned, plot)
+        plan_report.plan_plot(planned, plot)
     say(f"\nplot: {plot}")

@@ -209,6 +209,6 @@ class Plan:
         return self._stages[rounds]
 
     def __str__(self) -> str:
-        from cloister.runs.plan_text import text
+        from cloister.runs.report.plan import text
 
         return text(self)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cloister.privacy.certificate import STRICT_DELTA
 from cloister.privacy.certificate_text import large_delta, round_up
 from cloister.runs.planned import ClientPlan, Plan
-from cloister.runs.report import figure_of, line_colors, table_of
+from cloister.runs.report.style import line_colors, new_figure, new_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,7 +133,7 @@ def plan_tables(plan: Plan) -> list[Table]:
 def plan_table(plan: Plan) -> Table:
     """Epsilon over rounds."""
     columns = [f"epsilon at {delta:g}" for delta in plan.deltas]
-    table = table_of("round", *columns, "")
+    table = new_table("round", *columns, "")
     top = max(point.epsilons[0] for point in plan.curve) or 1.0
     for point in plan.curve:
         bar = "█" * max(1, round(24 * point.epsilons[0] / top))
@@ -156,7 +156,7 @@ def clients_table(plan: Plan) -> Table:
         "target",
         "signal / noise",
     )
-    table = table_of(*names)
+    table = new_table(*names)
     rows = plan.rows if len(plan.rows) <= _MANY_ROWS else _some(plan.rows, 9)
     for row in rows:
         table.add_row(
@@ -183,7 +183,7 @@ def _some(rows: Sequence[ClientPlan], count: int) -> list[ClientPlan]:
 
 def plan_plot(plan: Plan, path: Path) -> None:
     """Epsilon over rounds: at every delta, or, where samples are protected, of every client that differs."""
-    figure, (axes,) = figure_of(1)
+    figure, (axes,) = new_figure(1)
     if plan.protects_samples:
         _client_lines(plan, axes)
         title = f"{plan.method.name}, {plan.clients} clients, delta {plan.delta:g}"

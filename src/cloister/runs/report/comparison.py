@@ -1,0 +1,130 @@
+"""Methods side by side at the same epsilons, and the settings in which they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloister.privacy.certificate_text import round_up
+from cloister.runs.folder import RunFolder
+from cloister.runs.metric_catalogue import figure
+from cloister.runs.report.runs import kept_lines, last_of, watched_in
+from cloister.runs.report.style import line_colors, new_figure, new_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One run of a comparison."""
+
+    label: str
+    target: float | None
+    accuracy: float | None
+    epsilon: float | None
+    delta: float
+    noise_multiplier: float | None
+    rounds: int
+    upload_bytes: int
+    seconds: float
+    settings: Mapping[str, Any]
+    """Those in which the runs of the comparison differ."""
+    monitor: str = "accuracy"
+    score: float | None = None
+    """Of the metric that was watched."""
+
+
+def compared(label: str, target: float | None, folder: RunFolder, settings: Mapping[str, Any]) -> Compared:
+    """A run as its folder tells."""
+    certificate, lines = folder.certificate(), folder.metrics()
+    return Compared(
+        label,
+        target,
+        last_of(kept_lines(folder, lines), "accuracy"),
+        certificate.prices[0].epsilon_pld,
+        certificate.prices[0].delta,
+        certificate.noise_multiplier,
+        certificate.rounds_charged,
+        folder.description().upload_bytes,
+        sum(line["seconds"] for line in lines),
+        settings,
+        *watched_in(lines),
+    )
+
+
+def in_words(row: Compared) -> str:
+    """A run in half a sentence."""
+    score = f"no {row.monitor}" if row.score is None else f"{row.monitor} {figure(row.monitor, row.score)}"
+    return f"{score}, epsilon {round_up(row.epsilon)} after {row.rounds} rounds, {row.seconds:.1f} s"
+
+
+def comparison_table(rows: Sequence[Compared]) -> Table:
+    """Methods below each other, epsilons side by side."""
+    targets = sorted({row.target for row in rows if row.target is not None}, reverse=True)
+    name = _monitor_of(rows)
+    heads = [f"{name} at {t:g}" for t in targets] or [name]
+    table = new_table("method", *heads, *(f"spent of {t:g}" for t in targets), "upload")
+    table.columns[0].no_wrap = True
+    for label in dict.fromkeys(row.label for row in rows):
+        own = {row.target: row for row in rows if row.label == label}
+        first = next(iter(own.values()))
+        if None in own:
+            cells = [
+                figure(own[None].monitor, own[None].score),
+                *[""] * (len(targets) - 1),
+                *["infinity"] * len(targets),
+            ]
+        else:
+            there = [own.get(t) for t in targets]  # a comparison that was interrupted has some of them
+            cells = ["" if row is None else figure(row.monitor, row.score) for row in there]
+            cells += ["" if row is None else round_up(row.epsilon) for row in there]
+        table.add_row(label, *cells, f"{first.upload_bytes / 1000:.1f} kB")
+    return table
+
+
+def settings_text(settings: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line for every setting in which the methods of a comparison differ: the usual value, and who has another."""
+    keys = list(next(iter(settings.values()), {}))
+    if not keys:
+        return "\nAll settings that the methods share are the same."
+    lines = ["\nSettings in which the methods differ (- where a method has none):"]
+    for key in keys:
+        by_value: dict[str, list[str]] = {}
+        for label, own in settings.items():
+            by_value.setdefault("-" if own[key] is None else str(own[key]), []).append(label)
+        usual, *others = sorted(by_value.items(), key=lambda item: -len(item[1]))
+        rest = "; ".join(f"{value}: {', '.join(labels)}" for value, labels in others)
+        lines.append(f"  {key} {usual[0]}, but {rest}")
+    return "\n".join(lines)
+
+
+def _monitor_of(rows: Sequence[Compared]) -> str:
+    """The metric that the runs of a comparison watched."""
+    names = dict.fromkeys(row.monitor for row in rows)
+    return next(iter(names)) if len(names) == 1 else "score"
+
+
+def comparison_plot(rows: Sequence[Compared], path: Path) -> None:
+    """The watched metric of every method, a dot for each epsilon; what is not private is a line."""
+    labels = list(dict.fromkeys(row.label for row in rows if row.target is not None))
+    targets = sorted({row.target for row in rows if row.target is not None})
+    picture, (axes,) = new_figure(1)
+    picture.set_size_inches(7.0, 1.2 + 0.28 * max(len(labels), 4))
+    for color, target in zip(line_colors(len(targets)), targets, strict=True):
+        here = {row.label: row.score for row in rows if row.target == target and row.score is not None}
+        places = [labels.index(label) for label in here]
+        axes.plot(list(here.values()), places, "o", color=color, label=f"epsilon {target:g}")
+    for row in rows:
+        if row.target is None and row.score is not None:
+            axes.axvline(row.score, color="0.5", linestyle="--", linewidth=1, label=f"{row.label}, no privacy")
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.grid(axis="x", color="0.92")
+    axes.set(xlabel=f"test {_monitor_of(rows)}")
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    if rows and rows[0].settings:
+        picture.supxlabel(f"not the same for all: {', '.join(rows[0].settings)}", fontsize=7, wrap=True)
+    picture.savefig(path)
