@@ -13,7 +13,8 @@ import cloister as cl
 from cloister.client.batches import Drawn, shapes_of
 from cloister.engine import Loop, Vectorized, vectorized
 from cloister.engine.chunking import ChunkProgram, places_for
-from cloister.engine.compilation import Compiled, fused, pieces_first, traced
+from cloister.engine.compilation import Compiled, traced
+from cloister.engine.fusion import fused, pieces_first
 from cloister.round import cohort_total
 from conftest import federation, plan_of, toy_model, toy_task
 from contract.catalogue import METHODS, cohorts_for, fed_of

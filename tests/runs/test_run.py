@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import cloister as cl
 from cloister import engine as engines
-from cloister.engine import Loop, arithmetic, cached_choice
+from cloister.engine import CHOICES, Loop, arithmetic
 from cloister.errors import CloisterError, Corrupted, RepeatedRounds
 from cloister.privacy.accountant import epsilon as epsilon_of
 from cloister.privacy.events import PoissonGaussian
@@ -84,17 +84,17 @@ def test_what_was_chosen_once_is_chosen_again(tmp_path, monkeypatch):
     """The choice is made by a clock, and noise depends on it: a seed must give the same run on the same machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tried = []
-    monkeypatch.setattr(cached_choice, "_IN_THIS_PROCESS", {})
+    monkeypatch.setattr(CHOICES, "_in_this_process", {})
     monkeypatch.setattr(engines, "choose", lambda *_: tried.append(1) or engines.Loop())
     first = go(engine="auto")
     monkeypatch.setattr(engines, "choose", lambda *_: tried.append(1) or engines.Vectorized(7))
     for forgetful in ({}, None, {}):  # in this process, and from the file
         if forgetful is not None:
-            monkeypatch.setattr(cached_choice, "_IN_THIS_PROCESS", forgetful)
+            monkeypatch.setattr(CHOICES, "_in_this_process", forgetful)
         assert torch.equal(vector(go(engine="auto")), vector(first))
     assert len(tried) == 1
-    cached_choice.cache_file().write_text("{]")
-    monkeypatch.setattr(cached_choice, "_IN_THIS_PROCESS", {})
+    CHOICES.path.write_text("{]")
+    monkeypatch.setattr(CHOICES, "_in_this_process", {})
     assert go(engine="auto").engine == "vectorized", "a damaged file is no reason to fail"
     assert go(engine="auto", memory=10**6, rounds=7).engine == "vectorized"
     assert len(tried) == 3

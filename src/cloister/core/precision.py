@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -23,15 +24,42 @@ def expect_precision(precision: str, device: torch.device, dtype: torch.dtype) -
 
 @contextmanager
 def multiplying(precision: str, device: torch.device) -> Iterator[None]:
-    """Within this, matrix products and convolutions are computed in this precision; afterwards as before."""
+    """Within this, matrix products and convolutions are computed in this precision; afterwards as before.
+
+    Threads may be within it at the same time (one computes, one compiles): the first to come changes torch's switches,
+    which are the process's, and the last to leave changes them back.
+    """
     if device.type != "cuda":
         yield
         return
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    coarse = precision != "exact"
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = coarse
+    _SWITCHES.enter(coarse=precision != "exact")
     try:
         with torch.autocast("cuda", torch.bfloat16, cache_enabled=False) if precision == "bf16" else nullcontext():
             yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+        _SWITCHES.leave()
+
+
+class _Switches:
+    """torch's, for tf32, and how they were before."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.before: list[tuple[bool, bool]] = []
+
+    def enter(self, coarse: bool) -> None:
+        with self.lock:
+            self.before.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+            self._set(coarse, coarse)
+
+    def leave(self) -> None:
+        with self.lock:
+            before = self.before.pop()
+            self._set(*before)
+
+    @staticmethod
+    def _set(products: bool, convolutions: bool) -> None:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = products, convolutions
+
+
+_SWITCHES = _Switches()

@@ -4,6 +4,7 @@
 * `Vectorized`: many clients as one batched computation (`torch.func.vmap`), in chunks that fit a memory budget.
 * `Graphed`: the same on a GPU, captured as a CUDA graph once and replayed in every round; "compiled" first fuses its
   kernels, which takes a while and pays over many rounds.
+* `Switching`: graphs at once, and the compiled program when it is ready, which "auto" takes for long runs on a GPU.
 * `Sharded`: any of them on many GPUs or machines.
 * `choose` tries them on made-up data of the right shape and takes the one that finishes first.
 
@@ -20,20 +21,25 @@ from typing import Any
 
 from torch import Tensor
 
-from cloister.engine import cached_choice
 from cloister.engine.arithmetic import Arithmetic, arithmetic
 from cloister.engine.choice import MEMORY_BUDGET, choose, chunk_size, expect_able, memory_budget
-from cloister.engine.cuda.convolutions import CHOSEN
 from cloister.engine.cuda.graphs import Graphed
+from cloister.engine.cuda.switching import Switching
+from cloister.engine.cuda.tiles import CHOSEN
+from cloister.engine.disk_cache import DiskCache
 from cloister.engine.distributed import Ranks, Sharded, assist, in_words_when_stopped, join, leave, local_device
 from cloister.engine.loop import Loop
 from cloister.engine.vectorized import Vectorized
 from cloister.errors import expect, expect_one_of
 from cloister.round import Engine, Federation
 
+CHOICES = DiskCache("engines.json")
+"""What "auto" chose, by what it was chosen for."""
+
 ENGINES = ("auto", "loop", "vectorized", "graphed", "compiled")
 
 __all__ = [
+    "CHOICES",
     "ENGINES",
     "MEMORY_BUDGET",
     "Arithmetic",
@@ -41,6 +47,7 @@ __all__ = [
     "Loop",
     "Ranks",
     "Sharded",
+    "Switching",
     "Vectorized",
     "arithmetic",
     "assist",
@@ -84,14 +91,14 @@ def build(
 
 
 def _chosen(fed: Federation, w: Tensor, chunk: int, rounds: int, key: str | None) -> Engine:
-    known = None if key is None else cached_choice.recall(key)
+    known = None if key is None else CHOICES.recall(key)
     if known is not None:
-        with suppress(KeyError, TypeError, ValueError):  # written by something else: choose anew
+        with suppress(AttributeError, KeyError, TypeError, ValueError):  # written by something else: choose anew
             fits = int(known["chunk"]) if known["engine"] == "loop" else min(int(known["chunk"]), chunk)
             return restore({**known, "chunk": fits})
     engine = choose(fed, w, chunk, rounds)
     if key is not None:
-        cached_choice.remember(key, describe(engine))
+        CHOICES.remember(key, describe(engine))
     return engine
 
 
@@ -102,6 +109,8 @@ def describe(engine: Engine) -> dict[str, Any]:
     described = {"engine": engine.name, "chunk": engine.chunk, "ranks": 1}
     if isinstance(engine, Loop):
         return {**described, "workers": engine.workers}
+    if isinstance(engine, Switching):
+        described["compiled_from"] = engine.compiled_from
     return {**described, "convolutions": dict(CHOSEN)}
 
 
@@ -111,6 +120,8 @@ def restore(description: Mapping[str, Any]) -> Engine:
     if name == "loop":
         return Loop(chunk, int(description["workers"]))
     CHOSEN.update(description["convolutions"])
+    if name == Switching.name:
+        return Switching(chunk, int(description["compiled_from"]))
     return Vectorized(chunk) if name == "vectorized" else Graphed(chunk, compiled=name == "compiled")
 
 

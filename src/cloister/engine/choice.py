@@ -7,24 +7,29 @@ import time
 import warnings
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from cloister.client.objective import explained
 from cloister.client.poisson_batches import AHEAD
-from cloister.client.population import Population
 from cloister.core import Batch
+from cloister.engine.chunking import constant_places
 from cloister.engine.cuda.graphs import Graphed
+from cloister.engine.cuda.switching import Switching
 from cloister.engine.loop import Loop
+from cloister.engine.made_up import made_up_clients
 from cloister.engine.vectorized import Vectorized
 from cloister.errors import CloisterError, Note
 from cloister.round import Engine, Federation, cohort_total
-from cloister.round.bind import over_made_up_clients
 
 MEMORY_BUDGET = 2**30
 """Bytes that a chunk of clients may take on a CPU, unless the user says otherwise."""
 
-WORTH_CAPTURING, WORTH_COMPILING = 5.0, 60.0
-"""Seconds that the rounds must take otherwise before these are tried: capturing takes about one, compiling 10 to 60."""
+COMPILING = 15.0
+"""Seconds that compiling takes, about, while rounds go on."""
+
+FASTER = 2.0
+"""How many times as fast compiled rounds are, about."""
 
 
 def memory_budget(device: torch.device) -> int:
@@ -35,13 +40,15 @@ def memory_budget(device: torch.device) -> int:
 def chunk_size(fed: Federation, w: Tensor, memory: int) -> int:
     """How many clients go together: as many as fit the memory budget, in chunks of about the same size."""
     fitting = max(1, int(memory // max(bytes_per_client(fed, w), 1)))
+    if w.is_cuda:  # where another size of a chunk is another program
+        return constant_places(fed, fitting, dist.get_world_size() if dist.is_initialized() else 1)
     expected = max(1, round(fed.denominator))
     return fitting if fitting >= 2 * expected else math.ceil(expected / math.ceil(expected / fitting))
 
 
 def bytes_per_client(fed: Federation, w: Tensor) -> int:
     """What one client takes in a batched computation: what autograd keeps for a batch, and copies of the model."""
-    made_up = _made_up(fed, clients=1)
+    made_up = made_up_clients(fed, clients=1)
     kept = 0
 
     def count(saved: Tensor) -> Tensor:
@@ -72,32 +79,34 @@ def bytes_per_client(fed: Federation, w: Tensor) -> int:
 def choose(fed: Federation, w: Tensor, chunk: int, rounds: int, sample: int = 24, repeats: int = 3) -> Engine:
     """The engine that finishes first, for this model, batch shape, cohort, number of rounds and device.
 
-    Nobody's data are touched: the trial runs on made-up clients of the same sizes. Capturing and
-    compiling take time, so they are only tried where the rounds would take longer than that without. What cannot be
-    computed client by client is refused; an engine that cannot do what the loop can is left out, with a note.
+    Nobody's data are touched: the trial runs on made-up clients of the same sizes. What cannot be computed client by
+    client is refused; an engine that cannot do what the loop can is left out, with a note.
     """
     expected = max(1, round(fed.denominator))
     most = min(expected, chunk)
-    few = _made_up(fed, clients=min(sample, most))
+    few = made_up_clients(fed, clients=min(sample, most))
     threads = torch.get_num_threads()
     if not w.is_cuda:
         candidates: list[Engine] = [Loop(), Vectorized(chunk)]
         candidates += [Loop(workers=threads)] if threads > 1 else []
         return min(candidates, key=lambda engine: _seconds_if_able(engine, few, w, repeats))
-    times: dict[float, Engine] = {}
+    return _on_a_gpu(fed, w, chunk, rounds)
 
-    def attempt(engine: Engine, clients: int) -> None:
-        made_up = _made_up(fed, min(clients, most))
-        times[_seconds_if_able(engine, made_up, w, repeats) * expected / made_up.population.clients] = engine
 
-    attempt(Loop(), 2)
-    attempt(Vectorized(chunk), most)
-    if min(times) * rounds > WORTH_CAPTURING:
-        attempt(Graphed(1), 1)
-        attempt(Graphed(chunk), most)
-    if min(times) * rounds > WORTH_COMPILING:
-        attempt(Graphed(chunk, compiled=True), most)
-    return times[min(times)]
+def _on_a_gpu(fed: Federation, w: Tensor, chunk: int, rounds: int) -> Engine:
+    """Captured graphs at once; and a compiled program later, where that pays over the rounds.
+
+    From which round on is decided here, once: a seed must give the same run again, whatever the clock says then.
+    """
+    made_up = made_up_clients(fed, chunk)
+    seconds = _seconds_if_able(Graphed(chunk), made_up, w, repeats=1)
+    if math.isinf(seconds):
+        slow: list[Engine] = [Loop(), Vectorized(chunk)]
+        return min(slow, key=lambda engine: _seconds_if_able(engine, made_up_clients(fed, min(chunk, 2)), w, 1))
+    seconds *= math.ceil(max(1, round(fed.denominator)) / chunk)
+    if seconds * rounds * (1 - 1 / FASTER) < COMPILING:
+        return Graphed(chunk)
+    return Switching(chunk, compiled_from=2 + math.ceil(COMPILING / seconds))
 
 
 def _seconds_if_able(engine: Engine, fed: Federation, w: Tensor, repeats: int) -> float:
@@ -118,7 +127,7 @@ def _seconds_if_able(engine: Engine, fed: Federation, w: Tensor, repeats: int) -
 def expect_able(engine: Engine, fed: Federation, w: Tensor) -> None:
     """Refuse an engine that was asked for and cannot do it, before anything is written."""
     try:
-        _seconds(engine, _made_up(fed, clients=min(2, max(1, round(fed.denominator)))), w, repeats=0)
+        _seconds(engine, made_up_clients(fed, clients=min(2, max(1, round(fed.denominator)))), w, repeats=0)
     except CloisterError:
         raise
     except Exception as error:
@@ -147,17 +156,3 @@ def _seconds(engine: Engine, fed: Federation, w: Tensor, repeats: int) -> float:
             return math.inf
         best = min(best, time.perf_counter() - start) if attempt else best
     return best
-
-
-def _made_up(fed: Federation, clients: int) -> Federation:
-    """The same federation over a few clients of typical sizes whose samples are all zero."""
-    real = fed.population
-    typical = real.counts.sort().values[torch.linspace(0, real.clients - 1, clients).long()].to(real.sizes.device)
-    samples = max(int(typical.sum()), 1)
-    population = Population(
-        real.inputs.new_zeros((samples, *real.inputs.shape[1:])),
-        real.labels.new_zeros((samples, *real.labels.shape[1:])),
-        typical.cumsum(0) - typical,
-        typical,
-    )
-    return over_made_up_clients(fed, population)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
@@ -38,17 +40,42 @@ def places_for(fed: Federation, clients: int, chunk: int) -> int:
     return min(rounded_up(clients, finer=1), chunk)
 
 
+def constant_places(fed: Federation, most: int, processes: int = 1) -> int:
+    """For how many clients every chunk of a run is laid out, `most` at most, where another layout is another program.
+
+    Of cohorts that are drawn, as many that the places of all chunks are few on average: a larger chunk leaves more of
+    them empty, a smaller one is computed less well (as if `_IDLE` more clients were in it) and comes more often.
+    """
+    expected, everybody = fed.denominator / processes, fed.population.clients
+    if fed.cohort.name != "poisson":
+        alike = max(1, math.ceil(expected))
+        return math.ceil(alike / math.ceil(alike / most))
+    deviation = math.sqrt(max(expected * (1 - fed.denominator / everybody), 0.0))
+    sizes = [max(1, round(expected + deviation * (i - 15) / 5)) for i in range(31)]  # from -3 to 3 deviations
+    weights = [math.exp(-(((i - 15) / 5) ** 2) / 2) for i in range(31)]
+
+    def cost(places: int) -> float:
+        return sum(w * math.ceil(n / places) for n, w in zip(sizes, weights, strict=True)) * (places + _IDLE)
+
+    return min(range(1, min(max(sizes), most) + 1), key=cost)
+
+
+_IDLE = 8.0
+
+
 class ChunkProgram:
     """The two functions that a chunk is made of, a step of training and the sum of messages, as an engine compiles
     them. Neither keeps data: they serve any population.
 
-    In the first step of a round all clients have the same parameters, in the others not: there are two programs. Where
-    clients start with something of their own, there is one. `aligned`: on a GPU, rows of parameters start at multiples
-    of 32 numbers.
+    In the first step of a round all clients have the same parameters, in the others not. With `shared_start` the first
+    step is a program of its own, which is worth it where a program costs little. `aligned`: on a GPU, rows of
+    parameters start at multiples of 32 numbers.
     """
 
-    def __init__(self, fed: Federation, ragged: bool, compile: Compile, aligned: bool = True) -> None:
-        self.fed, self.local, self.aligned = fed, fed.method.local, aligned
+    def __init__(
+        self, fed: Federation, ragged: bool, compile: Compile, aligned: bool = True, shared_start: bool = True
+    ) -> None:
+        self.fed, self.local, self.aligned, self.shared_start = fed, fed.method.local, aligned, shared_start
         zeros, no_key = torch.zeros(fed.objective.layout.size), torch.zeros((), dtype=torch.int64)
         own = self.local.own(zeros, no_key) if self.local.own else {}
         self.names = list({**self.local.init(zeros), **own})
@@ -58,21 +85,32 @@ class ChunkProgram:
         self._messages = cache(lambda told: compile(partial(self._sum, told)))
 
     def total(
-        self, population: Population, chunk: Chunk, shapes: tuple[Shape, ...], drawn: Drawn
+        self,
+        population: Population,
+        chunk: Chunk,
+        shapes: tuple[Shape, ...],
+        drawn: Drawn,
+        steps: int | None = None,
     ) -> tuple[Sum, Tensors]:
-        """The sum over a chunk of clients, and what they have trained.
+        """The sum over a chunk of clients, and what they have trained; `steps` cuts each phase short, to warm up.
 
         Nothing in here waits for the device or depends on the numbers in a tensor, so it can be captured (where nothing
         is drawn on the host).
         """
         work = work_of(population, self.local, shapes, chunk, drawn.batches)
-        state, clients = self.local.init(chunk.w), len(work.key)
-        if work.start:
-            state = {n: s.expand(clients, -1).contiguous() for n, s in state.items()} | work.start
+        state, clients, size = self.local.init(chunk.w), len(work.key), len(chunk.w)
+        shared = self.shared_start and not work.start
+        if not shared:
+            spread = {n: s.expand(clients, *s.shape) for n, s in state.items()} | work.start
+            state = {n: self._laid_out(s, chunk.w) for n, s in spread.items()}
         states = [state[name] for name in self.names]
-        step, size = None if work.start else self._first, chunk.w.shape[0]
+        step = self._first if shared else None
         widths = [None if drawn_batches is None else drawn_batches.widths for drawn_batches in drawn.batches] or None
+        taken: Counter[int] = Counter()
         for phase, batch in local_steps(population, work, widths, drawn.noise):
+            taken[phase] += 1
+            if steps is not None and taken[phase] > steps:
+                continue
             new = (step or self._later[phase])(chunk.w, chunk.round, *_fields(batch), *states)
             states, step = [state[:, :size] for state in new], None
         if step is not None:  # nobody has data
@@ -93,7 +131,7 @@ class ChunkProgram:
         with self._convolutions(w):
             dims = (0,) * _FIELDS + (dim,) * len(self.names)
             new: tuple[Tensor, ...] = torch.func.vmap(one, in_dims=dims)(*tensors)
-        gap = -w.shape[0] % _ALIGNED if w.is_cuda and self.aligned else 0
+        gap = self._gap(w)
         if not gap:
             return new
         zeros = torch.zeros(len(new[0]), gap, dtype=w.dtype, device=w.device)
@@ -117,6 +155,16 @@ class ChunkProgram:
             messages, finite = torch.func.vmap(one)(states, Sending(has_data, keys, shares))
         messages = torch.where(counted[:, None], messages, torch.zeros_like(messages))
         return messages.sum(0), (counted & ~finite).sum()
+
+    def _gap(self, w: Tensor) -> int:
+        return -w.shape[0] % _ALIGNED if w.is_cuda and self.aligned else 0
+
+    def _laid_out(self, state: Tensor, w: Tensor) -> Tensor:
+        """A state of every client in rows of its own, as a step leaves them: one layout, one program."""
+        gap = self._gap(w)
+        if not gap or state.shape[1:] != w.shape:
+            return state.contiguous()
+        return state.new_zeros(len(state), len(w) + gap)[:, : len(w)].copy_(state)
 
     def _convolutions(self, w: Tensor) -> AbstractContextManager[object]:
         return PerClient(self.fed.precision) if w.is_cuda else nullcontext()

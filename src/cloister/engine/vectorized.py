@@ -17,11 +17,15 @@ PATIENCE = 12
 
 @dataclass
 class Vectorized:
-    """`chunk` clients at a time; clients of unequal size, and too few for a layout, are padded and masked."""
+    """`chunk` clients at a time; clients of unequal size, and too few for a layout, are padded and masked.
+
+    With `same_layout` all chunks of a run have the same shapes, where a new one would be captured or compiled anew.
+    """
 
     chunk: int
     how: Lower = traced
     patience: int | None = None
+    same_layout: bool = False
     name: str = "vectorized"
     _fed: Federation | None = field(default=None, repr=False)
     _programs: dict[bool, ChunkProgram] = field(default_factory=dict, repr=False)
@@ -33,7 +37,7 @@ class Vectorized:
         total, nonfinite = None, torch.zeros((), dtype=torch.int64, device=plan.offer.w.device)
         for clients in torch.split(plan.by_size, self.chunk):
             shapes = shapes_of(fed.population.counts[clients], fed.method.local)
-            places = places_for(fed, len(clients), self.chunk)
+            places = self.chunk if self.same_layout else places_for(fed, len(clients), self.chunk)
             chunk, drawn = plan.chunk(clients, places), plan.drawn(clients, places)
             (part, bad), states = self._program(fed, shapes).total(fed.population, chunk, shapes, drawn)
             plan.remember(clients, states)
@@ -43,8 +47,12 @@ class Vectorized:
         return total, nonfinite
 
     def _program(self, fed: Federation, shapes: tuple[Shape, ...]) -> ChunkProgram:
+        if self.same_layout:
+            shapes = shapes_of(fed.population.counts, fed.method.local)
         ragged = any(shape.ragged for shape in shapes)
         if ragged not in self._programs:
             patience = PATIENCE if self.patience is None else self.patience
-            self._programs[ragged] = ChunkProgram(fed, ragged, lambda step: Compiled(step, self.how, patience))
+            self._programs[ragged] = ChunkProgram(
+                fed, ragged, lambda step: Compiled(step, self.how, patience), shared_start=not self.same_layout
+            )
         return self._programs[ragged]

@@ -194,13 +194,16 @@ def _expect_as_declared(method: Method, message: Tensor, declared: Sensitivity) 
         )
 
 
-def over_made_up_clients(fed: Federation, population: Population) -> Federation:
-    """The same federation over made-up people who all take part: for trying things out, never for a release."""
+def over_made_up_clients(fed: Federation, population: Population, expected: float | None = None) -> Federation:
+    """The same federation over made-up people who all take part: for trying things out, never for a release.
+
+    With `expected`, sums are scaled as if so many took part, and what is compiled for one serves the other.
+    """
     min_separation = fed.method.mechanism.min_separation
     cohort = replace(
         fed.cohort,
         name="full",
-        expected=float,
+        expected=float if expected is None else lambda _: expected,
         event=lambda noise, _: Gaussian(noise),
         min_separation=lambda _: min_separation,
     )

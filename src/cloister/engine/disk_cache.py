@@ -1,0 +1,58 @@
+"""What was found fastest, kept on disk: such a choice is made by a clock, and a seed must give the same run again.
+
+The noise of a run depends on its engine (runs that round differently must not share their noise). So that the same
+command gives the same result on the same machine, what was chosen once is chosen again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_MOST = 1000
+"""Choices that a file keeps; the oldest make room."""
+
+
+def cache_folder() -> Path:
+    """Where choices and compiled programs are kept between processes."""
+    folder = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(folder) / "cloister"
+
+
+class DiskCache:
+    """Plain values by key, in one file. Where nothing can be written, for this process alone."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._in_this_process: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        """The file that holds the values."""
+        return cache_folder() / self.name
+
+    def recall(self, key: str) -> Any:
+        """What was remembered under this key; None if nothing was."""
+        return self._in_this_process.get(key) or self._kept().get(key)
+
+    def remember(self, key: str, value: Any) -> None:
+        """Answer with this value from now on."""
+        with self._lock, suppress(OSError, RuntimeError):  # RuntimeError: nobody has a home here
+            self._in_this_process[key] = value
+            newest = dict(list({**self._kept(), key: value}.items())[-_MOST:])
+            draft = self.path.with_name(f"{self.name}.{os.getpid()}")
+            draft.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(json.dumps(newest, indent=1) + "\n")
+            os.replace(draft, self.path)
+
+    def _kept(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.path.read_text())
+        except (OSError, ValueError, RuntimeError):  # no home, no file, or a damaged one: nothing is remembered
+            return {}
+        return found if isinstance(found, dict) else {}
