@@ -20,7 +20,7 @@ from cloister.client.per_sample import Model, PerSampleGradients
 from cloister.client.preprocessing import Preprocessing, plain
 from cloister.core import Batch, Layout, Objective
 from cloister.errors import CloisterError
-from cloister.random.streams import fold, uniform
+from cloister.random.streams import coins, fold
 
 
 def objective_of(
@@ -108,7 +108,7 @@ class KeyedDropout(TorchFunctionMode):
             return input
         self.calls += 1
         shape = input.shape[:2] + (1,) * (input.dim() - 2) if whole else input.shape
-        keep = uniform(fold(self.key, self.calls), shape, self.slot) >= p
+        keep = coins(fold(self.key, self.calls), shape, 1 - p, self.slot)
         return torch.where(keep, input / (1 - p) if p < 1 else input, torch.zeros_like(input))
 
 

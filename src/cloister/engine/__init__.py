@@ -28,6 +28,7 @@ from cloister.engine.cuda.switching import Switching
 from cloister.engine.cuda.tiles import CHOSEN
 from cloister.engine.disk_cache import DiskCache
 from cloister.engine.distributed import Ranks, Sharded, assist, in_words_when_stopped, join, leave, local_device
+from cloister.engine.fusion import keep_caches
 from cloister.engine.loop import Loop
 from cloister.engine.vectorized import Vectorized
 from cloister.errors import expect, expect_one_of
@@ -81,6 +82,8 @@ def build(
         return Loop()
     captured = name in ("graphed", "compiled")
     expect(w.is_cuda or not captured, f"a GPU for the {name} engine", w.device.type, "use auto")
+    if w.is_cuda:
+        keep_caches()
     chunk = chunk_size(fed, w, memory or memory_budget(w.device))
     if name == "auto":
         return _chosen(fed, w, chunk, rounds, key)

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cloister.engine.cuda.linear_updates import in_place
+from cloister.engine.cuda.tiles import tune
 from cloister.engine.disk_cache import cache_folder
 
 OPTIONS = {"max_pointwise_cat_inputs": 1}
@@ -28,15 +30,14 @@ OPTIONS = {"max_pointwise_cat_inputs": 1}
 def fused(graph: torch.fx.GraphModule, arguments: list[Any]) -> Callable[..., Any]:
     """Few and large kernels, by Inductor; from the disk, if they are there."""
     if arguments[0].is_cuda:
-        from cloister.engine.cuda.tiles import tune
-
         keep_caches()
         tune(graph)
     pieces_first(graph)
+    complete = in_place(graph) if arguments[0].is_cuda else lambda program: program
     constants = constants_as_inputs(graph)
     arguments = [*arguments, *constants]
     run = _load(graph, arguments) or _compile(graph, arguments)
-    return (lambda *given: run(*given, *constants)) if constants else run
+    return complete((lambda *given: run(*given, *constants)) if constants else run)
 
 
 def keep_caches() -> None:

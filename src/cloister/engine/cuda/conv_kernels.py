@@ -28,7 +28,7 @@ ENOUGH_PROGRAMS = 1056
 
 
 @triton.jit
-def _product(left, right, total, PRECISION: tl.constexpr):
+def product(left, right, total, PRECISION: tl.constexpr):
     if PRECISION == "bf16":
         total = tl.dot(left.to(tl.bfloat16), right.to(tl.bfloat16), total)
     else:
@@ -68,7 +68,7 @@ def _convolve(
             patch = tl.load(x + place, mask=inside & (row < H) & (column < W), other=0.0)
             known = (o < O)[:, None] & (k < R * S * C)[None, :]
             weight = tl.load(w + (o * (R * S * C))[:, None] + k[None, :], mask=known, other=0.0)
-            total = _product(patch, tl.trans(weight), total, PRECISION)
+            total = product(patch, tl.trans(weight), total, PRECISION)
     else:
         blocks = tl.cdiv(C, DEEP)
         for i in range(R * S * blocks):
@@ -90,7 +90,7 @@ def _convolve(
                 known = known & (c < C)[None, :]
             patch = tl.load(x + place[:, None] + c[None, :], mask=inside, other=0.0)
             weight = tl.load(w + (o * (R * S * C) + tap * C)[:, None] + c[None, :], mask=known, other=0.0)
-            total = _product(patch, tl.trans(weight), total, PRECISION)
+            total = product(patch, tl.trans(weight), total, PRECISION)
     if BIAS:
         total += tl.load(bias + client * O + o, mask=o < O, other=0.0)[None, :]
     y += client * B * P * Q * O
@@ -126,7 +126,7 @@ def _weight_gradient(
             inside = inside & (row >= 0) & (row < H) & (column >= 0) & (column < W)
         corner = ((image * H + top) * W + left) * C
         patch = tl.load(x + corner[:, None] + offset[None, :], mask=inside, other=0.0)
-        total = _product(tl.trans(gradient), patch, total, PRECISION)
+        total = product(tl.trans(gradient), patch, total, PRECISION)
     gw += (part * K + client) * O * R * S * C
     known = (o < O)[:, None] & (k < R * S * C)[None, :]
     tl.store(gw + o[:, None] * (R * S * C) + k[None, :], total, mask=known)
