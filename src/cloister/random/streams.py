@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from cloister.errors import CloisterError
 
@@ -212,6 +213,8 @@ def coins(key: Tensor, shape: torch.Size | tuple[int, ...], probability: float, 
     >>> coins(torch.tensor(1), (8,), 0.5).sum() < 8
     tensor(True)
     """
+    if has_torch_function_unary(key):  # an engine may have a kernel that draws the same
+        return handle_torch_function(coins, (key,), key, shape, probability, skip)
     count = math.prod(shape)
     places = torch.arange(count, dtype=torch.int32, device=key.device)
     if skip is not None:
@@ -220,7 +223,12 @@ def coins(key: Tensor, shape: torch.Size | tuple[int, ...], probability: float, 
     x = (x ^ _shift_right(x, 16)) * 569420461 ^ (key >> 32).to(torch.int32)
     x = (x ^ _shift_right(x, 15)) * 1935289751
     x = x ^ _shift_right(x, 15)
-    return (_shift_right(x, 8) < math.ceil(probability * 2**24)).view(shape)
+    return (_shift_right(x, 8) < limit_of(probability)).view(shape)
+
+
+def limit_of(probability: float) -> int:
+    """Below which number 24 random bits stay with this probability."""
+    return math.ceil(probability * 2**24)
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:

@@ -197,17 +197,20 @@ def _expect_as_declared(method: Method, message: Tensor, declared: Sensitivity) 
 def over_made_up_clients(fed: Federation, population: Population, expected: float | None = None) -> Federation:
     """The same federation over made-up people who all take part: for trying things out, never for a release.
 
-    With `expected`, sums are scaled as if so many took part, and what is compiled for one serves the other.
+    With `expected`, messages are made as if so many took part: what is compiled for the one serves the other.
     """
     min_separation = fed.method.mechanism.min_separation
     cohort = replace(
         fed.cohort,
         name="full",
-        expected=float if expected is None else lambda _: expected,
+        expected=float,
         event=lambda noise, _: Gaussian(noise),
         min_separation=lambda _: min_separation,
     )
-    return replace(fed, population=population, cohort=cohort, multipliers=())
+    made = replace(fed, population=population, cohort=cohort, multipliers=())
+    if expected is not None:
+        object.__setattr__(made, "denominator", expected)
+    return made
 
 
 def sensitivity_of(method: Method, layout: Layout) -> Sensitivity:

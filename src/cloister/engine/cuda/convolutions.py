@@ -1,4 +1,4 @@
-"""Convolutions whose weights differ from client to client, and pooling: what is caught while a cohort is computed.
+"""Convolutions whose weights differ from client to client, which are caught while a cohort is computed.
 
 Under `vmap`, a convolution of K clients with K sets of weights is none that a library was tuned for: it is computed by
 one of `conv_algorithms.py` instead. Whoever writes a model sees none of it.
@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import grad
 from torch.overrides import TorchFunctionMode
 
 from cloister.engine.cuda.conv_algorithms import algorithm_for
-from cloister.engine.cuda.pooling import max_pool
+from cloister.engine.cuda.dropout import fast_coins
+from cloister.random.streams import coins
 
 
 class PerClient(TorchFunctionMode):
-    """Computes `conv2d` and `max_pool2d` of batched clients in ways that suit them; everything else is left alone."""
+    """Computes `conv2d`, and draws for dropout, in a way that suits batched clients; all else is left alone."""
 
     def __init__(self, precision: str) -> None:
         super().__init__()
@@ -29,8 +29,8 @@ class PerClient(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.conv2d:
             return self._convolve(*args, **kwargs)
-        if func in (torch.max_pool2d, F.max_pool2d):
-            return max_pool(*args, **kwargs)
+        if func is coins:
+            return fast_coins(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _convolve(

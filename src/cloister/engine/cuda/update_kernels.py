@@ -21,6 +21,9 @@ def _descend(
             return
     o = tl.program_id(1) * HIGH + tl.arange(0, HIGH)
     i = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
+    place = w + client * W_ROW + o[:, None] * I + i[None, :]
+    inside = (o < O)[:, None] & (i < I)[None, :]
+    old = tl.load(place, mask=inside)  # on its way while the product is computed
     total = tl.zeros((HIGH, WIDE), tl.float32)
     for first in range(0, B, DEEP):
         b = first + tl.arange(0, DEEP)
@@ -29,9 +32,7 @@ def _descend(
         known = (b < B)[:, None] & (i < I)[None, :]
         other = tl.load(right + client * R_ROW + b[:, None] * R_B + i[None, :] * R_I, mask=known, other=0.0)
         total = product(factor, other, total, PRECISION)
-    place = w + client * W_ROW + o[:, None] * I + i[None, :]
-    inside = (o < O)[:, None] & (i < I)[None, :]
-    tl.store(place, tl.load(place, mask=inside) - RATE * total, mask=inside)
+    tl.store(place, old - RATE * total, mask=inside)
 
 
 def descend(w: Tensor, left: Tensor, right: Tensor, live: Tensor | None, rate: float, precision: str) -> None:
@@ -44,7 +45,7 @@ def descend(w: Tensor, left: Tensor, right: Tensor, live: Tensor | None, rate: f
     deep = 16 if batch <= 16 else 32
     _descend[(triton.cdiv(into, wide), triton.cdiv(out, high), clients)](
         w, left, right, w if live is None else live, rate, batch, out, into, w.stride(0), *left.stride(),
-        *right.stride(), live is not None, precision, high, wide, deep, num_warps=4, num_stages=2,
+        *right.stride(), live is not None, precision, high, wide, deep, num_warps=8, num_stages=2,
     )  # fmt: skip
 
 
