@@ -41,6 +41,7 @@ class Graphed:
     compiled: bool = False
     _fed: Federation | None = field(default=None, repr=False)
     _program: ChunkProgram | None = field(default=None, repr=False)
+    _everybody: Shapes = field(default=(), repr=False)
     _graphs: dict[Shapes, _Graph] = field(default_factory=dict, repr=False)
     _steps: Vectorized | None = field(default=None, repr=False)
 
@@ -55,6 +56,7 @@ class Graphed:
         if self._fed is not fed:  # graphs hold on to the data and the model they were captured with
             self._program = self._program if same_program(self._fed, fed) else None
             self._fed, self._graphs = fed, {}
+            self._everybody = shapes_of(fed.population.counts, fed.method.local, rounded_up)
         places = _places(fed, self.chunk)
         total, nonfinite = None, torch.zeros((), dtype=torch.int64, device=plan.offer.w.device)
         for clients in torch.split(plan.by_size, places):
@@ -71,20 +73,15 @@ class Graphed:
         return self._steps
 
     def _graph_for(self, plan: RoundPlan, clients: Tensor, places: int) -> _Graph:
-        fed = plan.fed
-        everybody = shapes_of(fed.population.counts, fed.method.local, rounded_up)
+        fed, local = plan.fed, plan.fed.method.local
+        these = shapes_of(fed.population.counts[clients], local, rounded_up)
         shapes = tuple(
             shape._replace(most=max(shape.most, min(whole.most, phase.batching.batch_size)), ragged=whole.ragged)
-            for phase, shape, whole in zip(
-                fed.method.local.phases,
-                shapes_of(fed.population.counts[clients], fed.method.local, rounded_up),
-                everybody,
-                strict=True,
-            )
+            for phase, shape, whole in zip(local.phases, these, self._everybody, strict=True)
         )
         if shapes not in self._graphs:
             pool = next(iter(self._graphs.values())).graph.pool() if self._graphs else None
-            program = self._program_for(fed, any(shape.ragged for shape in everybody))
+            program = self._program_for(fed, any(shape.ragged for shape in self._everybody))
             self._graphs[shapes] = _Graph(plan, clients, places, shapes, pool, program)
         return self._graphs[shapes]
 
