@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from cloister.client.losses import Loss, LossFunction, loss_of, made_up_labels, main_output
@@ -74,8 +75,9 @@ class _PerThread(threading.local):
 
     def __init__(self, module: nn.Module) -> None:
         first = threading.current_thread() is threading.main_thread()
-        self.module = module if first else copy.deepcopy(module)
-        self.still = copy.deepcopy(module).eval()  # as it is used, without dropout
+        with _disable_current_modes():  # a thread may need its copy while it traces, where tensors have no numbers
+            self.module = module if first else copy.deepcopy(module)
+            self.still = copy.deepcopy(module).eval()  # as it is used, without dropout
 
 
 def _shares_parameters(module: nn.Module) -> bool:

@@ -25,7 +25,7 @@ from cloister.round import Engine, Federation, cohort_total
 MEMORY_BUDGET = 2**30
 """Bytes that a chunk of clients may take on a CPU, unless the user says otherwise."""
 
-COMPILING = 15.0
+COMPILING = 18.0
 """Seconds that compiling takes, about, while rounds go on."""
 
 FASTER = 2.0

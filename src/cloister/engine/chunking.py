@@ -17,6 +17,7 @@ from cloister.client.population import Population
 from cloister.core import Batch, Tensors
 from cloister.core.state import flatten, unflatten
 from cloister.engine.cuda.convolutions import PerClient
+from cloister.engine.gradients import grad
 from cloister.round import Federation
 from cloister.round.answer import Advance, Sending, Sum, message_of, steps_of
 
@@ -79,7 +80,7 @@ class ChunkProgram:
         zeros, no_key = torch.zeros(fed.objective.layout.size), torch.zeros((), dtype=torch.int64)
         own = self.local.own(zeros, no_key) if self.local.own else {}
         self.names = list({**self.local.init(zeros), **own})
-        steps = steps_of(fed, torch.func.grad, ragged)
+        steps = steps_of(fed, grad, ragged)
         self._first = compile(partial(self._step, steps[0], None))
         self._later = [compile(partial(self._step, step, 0)) for step in steps]
         self._messages = cache(lambda told: compile(partial(self._sum, told)))

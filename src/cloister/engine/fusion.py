@@ -47,6 +47,14 @@ def keep_caches() -> None:
     os.environ.setdefault("TRITON_CACHE_DIR", str(cache_folder() / "triton"))
 
 
+def start_workers() -> None:
+    """Start the processes in which Inductor compiles kernels: they take seconds, in which other things can be done."""
+    with suppress(Exception):  # of no consequence: they start when they are needed, and another torch has other names
+        from torch._inductor.async_compile import AsyncCompile
+
+        AsyncCompile.warm_pool()
+
+
 def constants_as_inputs(graph: torch.fx.GraphModule) -> list[Tensor]:
     """Make the tensors that a graph holds (frozen parameters, buffers) its last inputs: a program serves any."""
     nodes = [node for node in graph.graph.nodes if node.op == "get_attr"]
@@ -62,6 +70,8 @@ def constants_as_inputs(graph: torch.fx.GraphModule) -> list[Tensor]:
             after.meta["val"] = node.meta.get("val", constants[name])
         node.replace_all_uses_with(made[name])
         graph.graph.erase_node(node)
+    for name in constants:  # or a compiler makes them inputs once more
+        delattr(graph, name)
     graph.recompile()
     return list(constants.values())
 
@@ -75,6 +85,10 @@ def _compile(graph: torch.fx.GraphModule, arguments: list[Any]) -> Callable[...,
             return inductor.compile(graph, arguments, options=OPTIONS)
         path = _path(graph, arguments)
         options = {"config_patches": OPTIONS}
+        if arguments[0].is_cuda:
+            from torch._inductor.async_compile import AsyncCompile
+
+            AsyncCompile.wakeup()
         made = inductor.standalone_compile(graph, arguments, dynamic_shapes="from_example_inputs", options=options)
         with suppress(OSError, RuntimeError, AssertionError):  # a full disk, or a part that cannot be written down
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from cloister.core.state import flatten, unflatten
 from cloister.engine.chunking import ChunkProgram, same_program
 from cloister.engine.compilation import Compiled, captured, traced
 from cloister.engine.cuda import tiles
-from cloister.engine.fusion import fused
+from cloister.engine.fusion import fused, start_workers
 from cloister.engine.vectorized import Vectorized
 from cloister.round import Federation, RoundPlan, Sum
 
@@ -88,6 +88,8 @@ class Graphed:
     def _program_for(self, fed: Federation, ragged: bool) -> ChunkProgram:
         """One for a run: its steps are those of any client there is."""
         if self._program is None:
+            if self.compiled:
+                start_workers()
             self._program = (
                 ChunkProgram(fed, ragged, lambda step: Compiled(step, fused, 0), shared_start=False)
                 if self.compiled

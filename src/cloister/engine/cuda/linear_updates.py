@@ -130,7 +130,7 @@ def _changed(graph: torch.fx.GraphModule, node: Node, inputs: list[Node]) -> _St
         else:
             pending.append(piece)
         start += width
-    if base is None or base not in inputs:
+    if base is None or base not in inputs or base.meta["val"].dtype != torch.float32:
         return None
     used = base.meta["val"].shape[1]
     if pending and start > used:  # what only fills a row up stays as it is
