@@ -69,14 +69,14 @@ class ChunkProgram:
     them. Neither keeps data: they serve any population.
 
     In the first step of a round all clients have the same parameters, in the others not. With `shared_start` the first
-    step is a program of its own, which is worth it where a program costs little. `aligned`: on a GPU, rows of
-    parameters start at multiples of 32 numbers.
+    step is a program of its own, which is worth it where a program costs little. `fuses`: what compiles joins
+    operations; then, on a GPU, rows of parameters start at multiples of 32 numbers, which costs another one.
     """
 
     def __init__(
-        self, fed: Federation, ragged: bool, compile: Compile, aligned: bool = True, shared_start: bool = True
+        self, fed: Federation, ragged: bool, compile: Compile, fuses: bool = True, shared_start: bool = True
     ) -> None:
-        self.fed, self.local, self.aligned, self.shared_start = fed, fed.method.local, aligned, shared_start
+        self.fed, self.local, self.fuses, self.shared_start = fed, fed.method.local, fuses, shared_start
         zeros, no_key = torch.zeros(fed.objective.layout.size), torch.zeros((), dtype=torch.int64)
         own = self.local.own(zeros, no_key) if self.local.own else {}
         self.names = list({**self.local.init(zeros), **own})
@@ -158,7 +158,7 @@ class ChunkProgram:
         return messages.sum(0), (counted & ~finite).sum()
 
     def _gap(self, w: Tensor) -> int:
-        return -w.shape[0] % _ALIGNED if w.is_cuda and self.aligned else 0
+        return -w.shape[0] % _ALIGNED if w.is_cuda and self.fuses else 0
 
     def _laid_out(self, state: Tensor, w: Tensor) -> Tensor:
         """A state of every client in rows of its own, as a step leaves them: one layout, one program."""
@@ -168,7 +168,7 @@ class ChunkProgram:
         return state.new_zeros(len(state), len(w) + gap)[:, : len(w)].copy_(state)
 
     def _convolutions(self, w: Tensor) -> AbstractContextManager[object]:
-        return PerClient(self.fed.precision) if w.is_cuda else nullcontext()
+        return PerClient(self.fed.precision, pooling=not self.fuses) if w.is_cuda else nullcontext()
 
 
 _ALIGNED = 32

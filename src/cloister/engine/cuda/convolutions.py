@@ -9,26 +9,33 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import grad
 from torch.overrides import TorchFunctionMode
 
 from cloister.engine.cuda.conv_algorithms import algorithm_for
 from cloister.engine.cuda.dropout import fast_coins
+from cloister.engine.cuda.pooling import max_pool
 from cloister.random.streams import coins
 
 
 class PerClient(TorchFunctionMode):
-    """Computes `conv2d`, and draws for dropout, in a way that suits batched clients; all else is left alone."""
+    """Computes `conv2d`, and draws for dropout, in a way that suits batched clients; all else is left alone.
 
-    def __init__(self, precision: str) -> None:
+    With `pooling` it has kernels for max-pooling as well: where nothing fuses torch's.
+    """
+
+    def __init__(self, precision: str, pooling: bool = False) -> None:
         super().__init__()
-        self.precision = precision
+        self.precision, self.pooling = precision, pooling
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.conv2d:
             return self._convolve(*args, **kwargs)
+        if self.pooling and func in (torch.max_pool2d, F.max_pool2d):
+            return max_pool(*args, **kwargs)
         if func is coins:
             return fast_coins(*args, **kwargs)
         return func(*args, **kwargs)

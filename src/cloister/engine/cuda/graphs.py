@@ -93,7 +93,7 @@ class Graphed:
             self._program = (
                 ChunkProgram(fed, ragged, lambda step: Compiled(step, fused, 0), shared_start=False)
                 if self.compiled
-                else ChunkProgram(fed, ragged, lambda step: step, aligned=False, shared_start=False)
+                else ChunkProgram(fed, ragged, lambda step: step, fuses=False, shared_start=False)
             )
         return self._program
 
