@@ -6,7 +6,7 @@ import torch
 from scipy import special, stats
 
 from bounds import fits_cells, fits_curve
-from cloister.random.streams import Streams, fold, uniform
+from cloister.random.streams import Streams, coins, fold, uniform
 
 
 def test_the_same_place_gives_the_same_draws_and_another_place_gives_others():
@@ -127,3 +127,26 @@ def test_runs_with_one_seed_have_noise_of_their_own():
     assert not torch.equal(one.protective_normal(like, "noise", 1), other.protective_normal(like, "noise", 1))
     assert not torch.equal(one.protective_uniform(9, "cohort", 1), other.protective_uniform(9, "cohort", 1))
     assert one.key("batches", 1) == other.key("batches", 1)
+
+
+@pytest.mark.parametrize("probability", [0.25, 0.5, 0.9])
+def test_coins_fall_as_often_as_they_should_and_know_nothing_of_each_other(probability):
+    """Seeded: positions, neighbors and keys, against what 2,000 keys of 2,000 coins allow (six deviations)."""
+    keys = fold(torch.tensor(7), torch.arange(2000))
+    thrown = torch.func.vmap(lambda key: coins(key, (2000,), probability))(keys).double() - probability
+    variance = probability * (1 - probability)
+    assert thrown.mean().abs() < 6 * (variance / thrown.numel()) ** 0.5
+    for dim in (0, 1):
+        assert thrown.mean(dim).abs().max() < 6 * (variance / 2000) ** 0.5
+        for lag in (1, 2, 3, 16, 64, 256, 1024):
+            pairs = thrown.narrow(dim, lag, 2000 - lag) * thrown.narrow(dim, 0, 2000 - lag)
+            assert pairs.mean().abs() < 6 * variance / pairs.numel() ** 0.5
+    assert not (thrown + 0.01).mean().abs() < 6 * (variance / thrown.numel()) ** 0.5, "the test would notice"
+
+
+def test_coins_of_one_sample_are_those_of_its_place():
+    whole = coins(torch.tensor(9), (3, 50), 0.3)
+    apart = [coins(torch.tensor(9), (50,), 0.3, torch.tensor(slot)) for slot in range(3)]
+    assert torch.equal(whole, torch.stack(apart))
+    assert not coins(torch.tensor(9), (1000,), 0.0).any()
+    assert coins(torch.tensor(9), (1000,), 1.0).all()

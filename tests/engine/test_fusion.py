@@ -1,0 +1,141 @@
+"""What is done to a traced step before it is compiled leaves what it computes as it is."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from cloister.engine.compilation import Compiled
+from cloister.engine.cuda import linear_updates
+from cloister.engine.fusion import constants_as_inputs, fused, pieces_first
+
+CLIENTS, BATCH, INTO, OUT = 3, 5, 200, 130
+
+
+@pytest.fixture
+def descents(monkeypatch):
+    """The kernel for linear layers, by hand, and the shapes it is called with."""
+    seen = []
+
+    def descend(w, left, right, live, rate, precision):
+        seen.append((tuple(left.shape), tuple(right.shape)))
+        step = rate * (left @ right).flatten(1)
+        w[:, : step.shape[1]] -= step if live is None else step * live.view(-1, 1)
+
+    module = ModuleType("update_kernels")
+    module.descend, module.multiplied = descend, lambda dtype: "exact"
+    monkeypatch.setitem(sys.modules, "cloister.engine.cuda.update_kernels", module)
+    monkeypatch.setattr(linear_updates, "find_spec", lambda name: True)
+    return seen
+
+
+def step(inputs, live, w, optimizer="plain"):
+    """A step of gradient descent on two layers and their biases, all in one vector, as engines trace it."""
+
+    def loss(w, inputs):
+        first, bias, second = w.split([OUT * INTO, OUT, 7 * OUT])
+        hidden = torch.tanh(inputs @ first.view(OUT, INTO).T + bias)
+        return ((hidden @ second.view(7, OUT).T) ** 2).mean()
+
+    def one(inputs, live, w):
+        g = torch.func.grad(loss)(w, inputs)
+        g = torch.add(g, w, alpha=0.1) if optimizer == "decay" else g
+        return torch.where(live, torch.sub(w, g, alpha=0.5), w)
+
+    new = torch.func.vmap(one)(inputs, live, w)
+    return (torch.cat([new, torch.zeros(len(w), 2)], 1),)
+
+
+def example():
+    size = OUT * INTO + OUT + 7 * OUT
+    rows = torch.randn(CLIENTS, size + 2)
+    return torch.randn(CLIENTS, BATCH, INTO), torch.tensor([True, False, True]), rows[:, :size]
+
+
+def traced(function, arguments):
+    return make_fx(lambda *given: function(*given))(*arguments)
+
+
+def test_large_linear_layers_are_updated_in_place(descents):
+    arguments = example()
+    graph = traced(step, arguments)
+    pieces_first(graph)
+    complete = linear_updates.in_place(graph)
+    (expected,) = step(*arguments)
+    before = arguments[2].clone()
+    (found,) = complete(graph)(*arguments)
+    assert found.data_ptr() == arguments[2].data_ptr()
+    torch.testing.assert_close(found, expected[:, :-2])
+    assert torch.equal(found[1], before[1]), "a client that does not take the step"
+    assert descents == [((CLIENTS, OUT, BATCH), (CLIENTS, BATCH, INTO))], "the small layer is not worth it"
+    assert all(node.target is not torch.ops.aten.cat.default or len(node.args[0]) == 2 for node in graph.graph.nodes)
+
+
+@pytest.mark.parametrize("optimizer", ["decay"])
+def test_other_steps_are_left_as_they_are(descents, optimizer):
+    arguments = example()
+
+    def other(*arguments):
+        return step(*arguments, optimizer=optimizer)
+
+    graph = traced(other, arguments)
+    pieces_first(graph)
+    complete = linear_updates.in_place(graph)
+    torch.testing.assert_close(complete(graph)(*arguments)[0], other(*arguments)[0])
+    assert not descents
+
+
+def test_a_matrix_that_is_turned_round_is_not_taken_for_itself(descents):
+    def square(a, b, w):
+        return (torch.sub(w, (a @ b).transpose(1, 2).reshape(len(w), -1), alpha=0.5),)
+
+    arguments = torch.randn(2, 160, 4), torch.randn(2, 4, 160), torch.randn(2, 160 * 160)
+    graph = make_fx(lambda *given: (torch.cat([*square(*given), torch.zeros(2, 1)], 1),))(*arguments)
+    pieces_first(graph)
+    complete = linear_updates.in_place(graph)
+    expected = square(*arguments)[0]
+    torch.testing.assert_close(complete(graph)(*arguments)[0][:, : 160 * 160], expected)
+
+
+def test_numbers_of_another_precision_are_left_to_torch(descents):
+    arguments = [a.double() if a.is_floating_point() else a for a in example()]
+    graph = traced(step, arguments)
+    pieces_first(graph)
+    complete = linear_updates.in_place(graph)
+    torch.testing.assert_close(complete(graph)(*arguments)[0], step(*arguments)[0])
+    assert not descents
+
+
+def test_constants_become_inputs_and_nothing_else_keeps_them():
+    frozen, buffer = torch.randn(4), torch.randn(4)
+    graph = make_fx(lambda x: (x * frozen + buffer + frozen,))(torch.randn(4))
+    constants = constants_as_inputs(graph)
+    assert len(constants) == 2
+    assert not list(graph.named_buffers())
+    x = torch.randn(4)
+    torch.testing.assert_close(graph(x, *constants)[0], x * frozen + buffer + frozen)
+
+
+def sine_and(constant):
+    return lambda x: (torch.sin(x) + constant, x.sum(0))
+
+
+@pytest.mark.slow  # Inductor compiles for half a minute
+@pytest.mark.skipif(not shutil.which("g++"), reason="Inductor needs a compiler")
+def test_a_program_is_kept_and_serves_other_constants(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    x = torch.randn(3, 9)[:, :7]
+    for _ in range(2):
+        function = sine_and(torch.randn(7))
+        found = Compiled(function, fused, 0)(x)
+        for one, other in zip(found, function(x), strict=True):
+            torch.testing.assert_close(one, other)
+    kept = list((tmp_path / "cloister" / "programs").iterdir())
+    assert len(kept) == 1
+    kept[0].write_bytes(kept[0].read_bytes()[:100])  # cut short: it is made anew
+    torch.testing.assert_close(Compiled(function, fused, 0)(x)[0], function(x)[0])
