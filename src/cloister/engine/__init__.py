@@ -31,7 +31,7 @@ from cloister.engine.distributed import Ranks, Sharded, assist, in_words_when_st
 from cloister.engine.fusion import keep_caches
 from cloister.engine.loop import Loop
 from cloister.engine.vectorized import Vectorized
-from cloister.errors import expect, expect_one_of
+from cloister.errors import expect, expect_one_of, note
 from cloister.round import Engine, Federation
 
 CHOICES = DiskCache("engines.json")
@@ -86,7 +86,7 @@ def build(
         keep_caches()
     chunk = chunk_size(fed, w, memory or memory_budget(w.device))
     if name == "auto":
-        return _chosen(fed, w, chunk, rounds, key)
+        return _said(_chosen(fed, w, chunk, rounds, key))
     if captured:
         return Graphed(chunk, compiled=name == "compiled")
     expect_able(Vectorized(chunk), fed, w)
@@ -102,6 +102,12 @@ def _chosen(fed: Federation, w: Tensor, chunk: int, rounds: int, key: str | None
     engine = choose(fed, w, chunk, rounds)
     if key is not None:
         CHOICES.remember(key, describe(engine))
+    return engine
+
+
+def _said(engine: Engine) -> Engine:
+    if isinstance(engine, Switching):
+        note(f"rounds are replayed from graphs, and from round {engine.compiled_from} on from a compiled program")
     return engine
 
 
