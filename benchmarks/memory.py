@@ -79,7 +79,8 @@ def write(folder: Path, clients: int) -> None:
     for first in range(0, rows, 100_000):
         some = slice(first, min(first + 100_000, rows))
         inputs[some], labels[some] = made_up(some.stop - first, first)
-    inputs.flush(), labels.flush()
+    inputs.flush()
+    labels.flush()
     np.save(folder / "sizes.npy", np.full(clients, SAMPLES))
     for file, values in zip(("test-inputs.npy", "test-labels.npy"), made_up(1000, 2**31), strict=True):
         np.save(folder / file, values)

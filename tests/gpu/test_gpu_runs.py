@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -77,6 +78,22 @@ def test_convolutions_that_were_chosen_by_the_clock_are_resumed(tmp_path, monkey
     assert not REAL or chosen
     whole = go("fedavg", pictures_task(), "graphed", folder=tmp_path / "whole", **more)
     torch.testing.assert_close(vector(whole), vector(resumed), rtol=1e-4, atol=1e-6)  # cuDNN's sums may differ
+
+
+def test_samples_on_the_disk_are_copied_to_the_device(tmp_path):
+    task = toy_task()
+    people = task.population
+    pairs = zip(
+        people.inputs.float().split(people.sizes.tolist()), people.labels.split(people.sizes.tolist()), strict=True
+    )
+    cl.data.write_array_folder(tmp_path / "toy", pairs, test=(task.test_inputs.float(), task.test_labels))
+    stored = cl.data.from_path(tmp_path / "toy", classes=3, model=task.model)
+    placed = stored.population.to(torch.device(DEVICE), torch.float32)
+    assert (placed.inputs.device.type, placed.stored is None) == (DEVICE, REAL)
+    memory = replace(stored, population=replace(people, inputs=people.inputs.float()))
+    assert stored.fingerprint() == memory.fingerprint()
+    found, expected = (go("fedavg", one, "graphed", cohort=cl.full()) for one in (stored, memory))
+    assert torch.equal(vector(found), vector(expected))
 
 
 def test_auto_computes_what_the_loop_computes():

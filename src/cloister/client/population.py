@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -90,12 +91,12 @@ class Population:
         if self.stored is None:
             yield from ((self.inputs, self.labels, rows) for rows in samples.unbind(dim))
             return
-        steps = max(samples.shape[dim], 1)
-        each = samples.numel() // steps * self.inputs[:1].nbytes
-        for some in samples.split(max(1, STAGED_BYTES // max(each, 1)), dim):
-            rows, places = some.unique(return_inverse=True)
-            inputs, labels = self.stored.read(rows)
-            yield from ((inputs, labels, place) for place in places.unbind(dim))
+        each = samples.numel() // max(samples.shape[dim], 1) * self.inputs[:1].nbytes
+        for some in torch.split(samples, max(1, STAGED_BYTES // max(each, 1)), dim):
+            rows, places = np.unique(some.numpy(), return_inverse=True)
+            inputs, labels = self.stored.read(torch.from_numpy(rows))
+            found = torch.from_numpy(places).view(some.shape).unbind(dim)
+            yield from ((inputs, labels, place) for place in found)
 
     def let_go(self) -> None:
         """Inputs and labels were looked at, one part of many: keep no more of them in memory than lies there anyway."""

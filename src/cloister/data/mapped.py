@@ -66,9 +66,9 @@ class Mapped:
         array = np.frombuffer(pages, dtype, count, start).reshape(shape)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # and nobody writes
-            found = cls(path, torch.from_numpy(array), pages, os.open(path, os.O_RDONLY), start)
-        weakref.finalize(found, os.close, found._file)
-        return found
+            made = cls(path, torch.from_numpy(array), pages, os.open(path, os.O_RDONLY), start)
+        weakref.finalize(made, os.close, made._file)
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Mapped.of, (self.path,)  # another process maps the file as well
@@ -83,7 +83,7 @@ class Mapped:
         lengths = lasts - firsts + 1
         begins = np.cumsum(lengths) - lengths
         found = torch.empty((int(lengths.sum()), *self.tensor.shape[1:]), dtype=self.tensor.dtype)
-        content = memoryview(found.numpy().reshape(-1).view(np.uint8))
+        content = found.flatten().view(torch.uint8).numpy().data
         for first, length, begin in zip(firsts.tolist(), lengths.tolist(), begins.tolist(), strict=True):
             self._read(content[begin * size : (begin + length) * size], self._start + first * size)
         if len(found) == len(wanted):
