@@ -60,9 +60,9 @@ def vector(run):
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        ("numbers", "lus batch"),
+        pytest.param("numbers", "lus batch", marks=pytest.mark.slow),
         ("numbers", "pfl"),
-        ("numbers", "fed_spa as_published"),
+        pytest.param("numbers", "fed_spa as_published", marks=pytest.mark.slow),
         ("pictures", "dp_fedavg epochs"),
     ],
 )
