@@ -90,12 +90,12 @@ def audit_signal(play: Play, fed: Federation, w: Tensor) -> None:
     """Beneath the noise lies the equal-weight sum of wholly clipped updates, over a constant."""
     for round in (1, 2, 3):
         signal = released(play, fed, w, round) - released(play, only_noise(fed), w, round)
-        expected = torch.zeros_like(w)
+        expected = torch.zeros_like(w, device="cpu")
         unclipped = replace(fed, method=replace(fed.method, transform=_identity(), mechanism=_none()))
         for client in fed.cohort.sample(fed.streams, round, fed.population.clients).tolist():
             update, _ = cohort_total(unclipped, ENGINE, round, w, torch.tensor([client]))
             norm = float(update.norm())
-            expected += update * min(1.0, fed.sensitivity.l2 / norm) if norm else 0.0
+            expected += update.cpu() * min(1.0, fed.sensitivity.l2 / norm) if norm else 0.0
         torch.testing.assert_close(signal, expected, rtol=1e-4, atol=1e-9)
 
 

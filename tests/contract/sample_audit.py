@@ -43,6 +43,7 @@ WIDTH = BLOCK * max(SIZES)
 NOISES = (1.3, 0.8, 2.1, 1.0)  # every client has its own
 NOISELESS = 1e-12
 ALARM = 5e-5
+ADDING = sgd()  # one for all audits: what an engine compiled for a method with it serves the next round
 
 
 class Twice(nn.Module):
@@ -75,7 +76,7 @@ def audited(method: Method, **more: Any) -> tuple[Federation, Tensor]:
 
 
 def with_inputs(fed: Federation, inputs: Tensor) -> Federation:
-    return replace(fed, population=replace(fed.population, inputs=inputs))
+    return replace(fed, population=replace(fed.population, inputs=inputs.to(fed.population.inputs)))
 
 
 def silent(fed: Federation) -> Federation:
@@ -140,7 +141,7 @@ def active_of(fed: Federation, size: int) -> int:
 def alone(fed: Federation, client: int) -> Federation:
     """The same, where only one client ever takes part, and the server just adds."""
     only = replace(cl.full(), sample=lambda streams, round, population: torch.tensor([client]))
-    return replace(fed, cohort=only, method=replace(fed.method, server=sgd()))
+    return replace(fed, cohort=only, method=replace(fed.method, server=ADDING))
 
 
 def upload(
@@ -148,7 +149,7 @@ def upload(
 ) -> tuple[Tensor, MethodState]:
     """What a client sends in a round, and what is kept."""
     outcome = play(alone(fed, client), Ledger.create(None, "audit", {}), ENGINE, round, w, state)
-    return outcome.w - w, outcome.state
+    return (outcome.w - w).cpu(), outcome.state
 
 
 def price(play: Play, fed: Federation, w: Tensor, client: int) -> Priced:
@@ -174,7 +175,7 @@ def sums(play: Play, fed: Federation, w: Tensor, client: int, round: int, paid: 
     message, after = upload(play, fed, w, client, round, state)
     if optimizer_of(fed)["name"] == "adam":
         assert paid.steps == 1
-        gradient = after.clients["mean"][client] / (1 - optimizer_of(fed)["beta1"])
+        gradient = after.clients["mean"][client].cpu() / (1 - optimizer_of(fed)["beta1"])
     else:
         gradient = -message / optimizer_of(fed)["lr"]
     return gradient * paid.batch_size * active_of(fed, len(w)) / len(w) / clip_before(fed, state, client)

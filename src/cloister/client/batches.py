@@ -193,16 +193,15 @@ def local_steps(
     none = work.key.new_empty(*work.key.shape, 0)  # of noise
     for phase, batches in enumerate(work.phases):
         wide = None if widths is None else widths[phase]
-        for number in range(batches.samples.shape[stacked]):
-            width = batches.samples.shape[-1] if wide is None else wide[number]
-            rows = batches.samples.select(stacked, number)[..., :width]
+        for number, (inputs, labels, rows) in enumerate(population.near(batches.samples, stacked)):
+            width = rows.shape[-1] if wide is None else wide[number]
+            rows = rows[..., :width]
             mask = batches.mask.select(stacked, number)[..., :width].contiguous()
             divisor = batches.divisor.select(stacked, number).contiguous()
             key = batches.key.select(stacked, number).contiguous()
             live = batches.live.select(stacked, number).contiguous()
             drawn = none if noise is None else noise.at(number) if stacked else noise.at(number)[0]
-            inputs, labels = rows_of(population.inputs, rows), rows_of(population.labels, rows)
-            yield phase, Batch(inputs, labels, mask, divisor, key, live, drawn)
+            yield phase, Batch(rows_of(inputs, rows), rows_of(labels, rows), mask, divisor, key, live, drawn)
 
 
 def shuffled(

@@ -27,6 +27,7 @@ from cloister.data.raw import RawData, Samples
 from cloister.data.task import Task, from_arrays
 from cloister.data.user import (
     Schema,
+    from_array_folder,
     from_dataset,
     from_file,
     from_folder,
@@ -34,6 +35,7 @@ from cloister.data.user import (
     from_image_folder,
     from_path,
     inspect,
+    write_array_folder,
 )
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "fed_emnist",
     "femnist",
     "femnist_digits",
+    "from_array_folder",
     "from_arrays",
     "from_dataset",
     "from_file",
@@ -74,4 +77,5 @@ __all__ = [
     "qmnist",
     "shakespeare",
     "shards",
+    "write_array_folder",
 ]

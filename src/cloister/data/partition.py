@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from cloister.client.population import Population
 from cloister.client.preprocessing import Preprocessing, plain
+from cloister.data.labels import expect_classes, expect_different
 from cloister.data.partitioners import ClientRows, Partition, most_copies
 from cloister.data.public_samples import set_aside
 from cloister.data.raw import Array, RawData, Samples
-from cloister.data.task import Task, expect_classes, expect_different
+from cloister.data.task import Task
 from cloister.errors import expect
 from cloister.models import logistic
 

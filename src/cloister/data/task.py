@@ -11,15 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cloister.client.losses import Loss, LossFunction, cross_entropy, expect_labels, loss_of, of_classes
+from cloister.client.losses import Loss, LossFunction, cross_entropy, loss_of, of_classes
 from cloister.client.population import Population
 from cloister.client.preprocessing import Preprocessing, images, plain
 from cloister.core.hashing import hash_of
 from cloister.data.arrays import owners_of, tensor_of, whole
+from cloister.data.labels import declared_classes, expect_labels_of
 from cloister.data.public_samples import others, rows_of_people
 from cloister.data.raw import Array
 from cloister.data.splits import by_owner, held_out, numbered
-from cloister.errors import CloisterError, expect
+from cloister.errors import expect
 from cloister.models import logistic
 
 
@@ -102,14 +103,14 @@ class Task:
         return tuple(self.preprocessing.test(self.population.inputs[:1], torch.float32).shape[1:])
 
     def fingerprint(self) -> str:
-        """A hash of all data, by which a resumed run knows that nothing changed."""
+        """A hash of all data, by which a resumed run knows that nothing changed; the same in memory and on the disk."""
         more = {"test_inputs": self.test_inputs, "test_labels": self.test_labels}
         if self.public_samples is not None:
             more |= {"public_inputs": self.public_samples[0], "public_labels": self.public_samples[1]}
         if self.local_test is not None:
             more |= {"local_test_rows": self.local_test[0], "local_test_clients": self.local_test[1]}
         people = {name: getattr(self.population, name) for name in ("inputs", "labels", "starts", "sizes")}
-        return hash_of({**people, **more})
+        return hash_of({**people, **more}, after=self.population.let_go)
 
 
 def from_arrays(
@@ -150,7 +151,7 @@ def from_arrays(
     >>> task.clients, task.classes, len(task.test_labels)
     (5, 3, 10)
     """
-    _expect_types(model, preprocessing, name)
+    expect_types(model, preprocessing, name)
     loss = loss_of(loss)
     seed = whole("seed", seed, "any whole number that is not negative", least=0)
     x, y, owners = tensor_of("inputs", inputs), tensor_of("labels", labels), owners_of(clients)
@@ -161,7 +162,7 @@ def from_arrays(
 
     known = None
     if isinstance(public_samples, (tuple, list)):
-        known = _pair("public", public_samples, x, "a number of samples")
+        known = pair_of("public", public_samples, x, "a number of samples")
         expect(len(known[1]) > 0, "at least one public sample", 0, "give some, or leave public out")
     elif not (isinstance(public_samples, int) and public_samples == 0):
         count = whole(
@@ -177,7 +178,7 @@ def from_arrays(
 
     local_test = None
     if isinstance(test, (tuple, list)):
-        test_x, test_y = _pair("test", test, x, "a fraction")
+        test_x, test_y = pair_of("test", test, x, "a fraction")
     else:
         fraction = isinstance(test, (float, np.floating)) and 0 < test < 1
         expect(fraction, "test_fraction to be a fraction between 0 and 1", test, "or give (inputs, labels)")
@@ -187,24 +188,12 @@ def from_arrays(
         local_test = (torch.arange(int(held.sum())), torch.from_numpy(owner[held]))
         test_x, test_y, x, y, owner = x[held], y[held], x[~held], y[~held], owner[~held]
 
-    inferred = classes is None and loss.classes and not class_names
-    if classes is None and class_names and (loss.classes or loss.own):
-        classes = len(class_names)  # of multi_label, they are what is asked
-    if classes is not None:
-        classes = whole("classes", classes, "the number of different labels", least=2)
-        expect(classes < 2**48, "classes below 2^48", classes, "number them from 0")
-        expect(loss.classes or loss.own, f"no classes with the loss {loss.name}", classes, "leave them out")
+    classes, inferred = declared_classes(classes, class_names, loss)
     parts = {"labels": y, "test labels": test_y} | ({} if known is None else {"public labels": known[1]})
-    for what, values in parts.items():
-        expect_labels(what, values, loss)
-    if loss.classes:
-        classes = classes or _inferred(list(parts.values()))
-        for what, values in parts.items():
-            expect_classes(what, values, classes, padding=loss.name == "next_token")
-        expect_different(y, test_y)
+    classes = expect_labels_of(parts, loss, classes)
     y, test_y = _label_dtype(y, loss), _label_dtype(test_y, loss)
     known = known and (known[0], _label_dtype(known[1], loss))
-    preprocessing = preprocessing or _usual_preprocessing(x)
+    preprocessing = preprocessing or usual_preprocessing(x)
     order = torch.from_numpy(np.argsort(owner, kind="stable"))
     sizes = torch.from_numpy(np.bincount(owner, minlength=population_size)).long()
     shape = tuple(preprocessing.test(x[:1], torch.float32).shape[1:])
@@ -254,7 +243,7 @@ def _label_dtype(labels: Tensor, loss: Loss) -> Tensor:
     return labels if loss.own else labels.float()
 
 
-def _expect_types(model: object, preprocessing: object, name: object) -> None:
+def expect_types(model: object, preprocessing: object, name: object) -> None:
     """What is no data is what it should be."""
     expect(model is None or callable(model), "model to make a torch module", model, "give a function or a module")
     expect(
@@ -266,31 +255,7 @@ def _expect_types(model: object, preprocessing: object, name: object) -> None:
     expect(isinstance(name, str), "name to be a word", name, "it is shown, and nothing else")
 
 
-MOST_INFERRED = 10_000
-"""More classes than this are not taken from a label, which is then more likely a mistake, but have to be declared."""
-
-
-def _inferred(parts: Sequence[Tensor]) -> int:
-    """One more than the largest label."""
-    classes = max(1, *(int(values.max()) + 1 for values in parts if len(values)))
-    expect(
-        classes <= MOST_INFERRED,
-        f"labels below {MOST_INFERRED} where classes are not declared",
-        classes - 1,
-        "number the classes from 0, or give classes",
-    )
-    return classes
-
-
-def expect_different(labels: Tensor, test_labels: Tensor) -> None:
-    """There are two classes at least: of one, every model is right, and an accuracy of 1 says nothing."""
-    found = torch.cat([labels.flatten(), test_labels.flatten()])
-    several = len(found) < 2 or bool((found != found[0]).any())
-    remedy = "every model would be right, so check the labels"
-    expect(several, "labels of two classes at least", f"class {int(found[0])} only", remedy)
-
-
-def _pair(what: str, pair: Sequence[Any], like: Tensor, instead: str) -> tuple[Tensor, Tensor]:
+def pair_of(what: str, pair: Sequence[Any], like: Tensor, instead: str) -> tuple[Tensor, Tensor]:
     """Inputs and labels that somebody gives beside the clients'; the inputs have the shape of theirs."""
     expect(len(pair) == 2, f"{what} to be (inputs, labels)", len(pair), f"give both, or {instead}")
     x, y = tensor_of(f"{what} inputs", pair[0]), tensor_of(f"{what} labels", pair[1])
@@ -300,24 +265,8 @@ def _pair(what: str, pair: Sequence[Any], like: Tensor, instead: str) -> tuple[T
     return x, y
 
 
-def _usual_preprocessing(inputs: Tensor) -> Preprocessing:
+def usual_preprocessing(inputs: Tensor) -> Preprocessing:
     """Bytes of shape [c, h, w] are taken for pictures and scaled to [-1, 1]; other whole numbers are tokens."""
     if inputs.dtype == torch.uint8 and inputs.dim() == 4:
         return images((0.5,) * inputs.shape[1], (0.5,) * inputs.shape[1])
     return plain()
-
-
-def expect_classes(what: str, labels: Tensor, classes: int, padding: bool = False) -> None:
-    """The labels are whole numbers from 0 to classes - 1; or, where there is padding, also below 0."""
-    if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise CloisterError(
-            f"Expected {what} to be whole numbers from 0 to {classes - 1}, found {labels.dtype}: convert them; or, "
-            "where labels are numbers, give loss = mse (or huber, hazards, ..., or your own)."
-        )
-    bad = (labels >= classes) if padding else (labels < 0) | (labels >= classes)
-    if bad.any():
-        row = int(bad.flatten().nonzero()[0])
-        raise CloisterError(
-            f"Expected {what} from 0 to {classes - 1}, found {int(labels.flatten()[row])} in row {row}: number the "
-            "classes from 0, or raise classes."
-        )

@@ -119,6 +119,7 @@ def _sums(query: Query, population: Population) -> Tensor:
         norms = found.norm(dim=1, keepdim=True)
         found = torch.where(norms.isfinite(), found / norms.clamp(min=1.0), 0.0)
         sums.index_add_(0, owners, found)
+        population.let_go()
     return sums
 
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from cloister.client.losses import Loss, expect_labels
 from cloister.client.objective import explained
 from cloister.data.arrays import tensor_of
+from cloister.data.labels import expect_classes
 from cloister.data.raw import Array
-from cloister.data.task import Encoder, expect_classes
+from cloister.data.task import Encoder
 from cloister.errors import CloisterError, expect
 from cloister.privacy.certificate import Certificate
 from cloister.privacy.certificate_text import round_up

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cloister.data.user.array_folder import from_array_folder, write_array_folder
 from cloister.data.user.drafts import inspect
 from cloister.data.user.from_dataset import from_dataset
 from cloister.data.user.from_path import from_path
@@ -11,6 +12,7 @@ from cloister.data.user.schema import Schema
 
 __all__ = [
     "Schema",
+    "from_array_folder",
     "from_dataset",
     "from_file",
     "from_folder",
@@ -18,4 +20,5 @@ __all__ = [
     "from_image_folder",
     "from_path",
     "inspect",
+    "write_array_folder",
 ]

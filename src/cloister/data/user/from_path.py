@@ -1,4 +1,4 @@
-"""A task from whatever lies at a path: a folder of tables, one table, or a folder of folders of images."""
+"""A task from whatever lies at a path: a folder of tables, one table, folders of images, or a folder of arrays."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from cloister.data.arguments import IS_PATH
 from cloister.data.task import Task
+from cloister.data.user.array_folder import from_array_folder, is_array_folder
 from cloister.data.user.from_tables import AnySchema, from_file, from_folder
 from cloister.data.user.image_folder import from_image_folder
 from cloister.data.user.schema_files import schema_of
@@ -16,6 +17,8 @@ from cloister.data.user.tables import SUFFIXES
 from cloister.errors import CloisterError, expect
 
 LossName = Literal["cross_entropy", "ordinal", "mse", "mae", "huber", "multi_label", "hazards", "cox"]
+
+ArrayLossName = Literal["cross_entropy", "ordinal", "next_token", "mse", "mae", "huber", "multi_label", "cox"]
 
 
 def is_path(option: object) -> bool:
@@ -35,9 +38,10 @@ def _is_there(option: str) -> bool:
 
 
 def from_path(path: str | Path, **options: Any) -> Task:
-    """A task from a path: a folder with a table per client, a table with a column of clients, or folders of images.
+    """A task from a path: a folder with a table per client, a table with a column of clients, folders of images, or
+    arrays that stay on the disk (a folder with inputs.npy).
 
-    Options are those of `from_folder`, `from_file` or `from_image_folder`.
+    Options are those of `from_folder`, `from_file`, `from_image_folder` or `from_array_folder`.
     """
     expect(isinstance(path, (str, Path)), "path to be that of a folder or a file", path, "give a text")
     return maker_of(str(path))(**options)
@@ -48,6 +52,8 @@ def maker_of(path: str) -> Callable[..., Task]:
     where = Path(path)
     if not _is_there(path):
         raise CloisterError(f"Expected a folder or a file of data, found nothing at {path!r}: check the path.")
+    if where.is_dir() and is_array_folder(where):
+        return partial(from_array_path, path)
     if where.is_dir() and _has_folders_alone(where):
         return partial(from_image_folder, path)
     return partial(from_table_path, where)
@@ -90,6 +96,16 @@ def from_table_path(
         expect(client is None, "one file, beside client", f"the folder {path}", "there, files are clients")
         return from_folder(path, schema=known, **options)
     return from_file(path, schema=known, client=client, **options)
+
+
+def from_array_path(
+    path: str | Path,
+    loss: Annotated[ArrayLossName, "what is minimized"] = "cross_entropy",
+    classes: Annotated[int | None, "how many classes there are; by default one more than the largest label"] = None,
+    **options: Any,
+) -> Task:
+    """A task from a folder of arrays that stay on the disk: inputs.npy, labels.npy and sizes.npy."""
+    return from_array_folder(str(path), classes, loss, **options)
 
 
 def _columns(label: Any) -> Any:
