@@ -1,4 +1,4 @@
-"""Every way to convolve, on the device: as precise as it says, and what one client at a time gives."""
+"""Kernels on the device: as precise as they say, and what one client at a time gives."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from cloister.core.precision import multiplying
-from cloister.engine.cuda import conv_algorithms
+from cloister.engine.compilation import trace
+from cloister.engine.cuda import conv_algorithms, tiles
+from cloister.engine.cuda.conv_algorithms import Tiles, Unfold, algorithm_for
 from cloister.engine.cuda.convolutions import PerClient
+from cloister.engine.disk_cache import DiskCache
+from cloister.random.streams import coins, fold
 from engine.test_convolutions import CASES, WAYS, example
 from gpu.device import DEVICE, NO_STAND_IN, ON_DEVICE, REAL
 
@@ -51,33 +55,123 @@ def test_conv2d_is_caught_under_vmap_and_differentiated(case, shared, dtype, tol
 
 
 @NO_STAND_IN
-@pytest.mark.parametrize("operation", ["forward", "input_gradient", "weight_gradient"])
 @pytest.mark.parametrize("precision", ["exact", "tf32", "bf16"])
 @pytest.mark.parametrize(
-    "shape", [(3, 4, 5, 9, 6, 3, 1, 1), (2, 3, 32, 10, 64, 5, 1, 0), (2, 3, 16, 9, 32, 3, 2, 1)], ids=str
+    "shape",
+    [(3, 4, 5, 9, 6, 3, 1, 1), (2, 3, 32, 10, 64, 5, 1, 0), (2, 3, 16, 9, 32, 3, 2, 1), (2, 3, 16, 9, 32, 1, 2, 0)],
+    ids=str,
 )
-def test_every_way_to_convolve_is_as_precise_as_it_says(shape, precision, operation):
+def test_every_tile_is_as_precise_as_it_says(shape, precision, monkeypatch):
+    """At stride 1 and 2, few channels and many; of bfloat16 images too, where products are that coarse."""
     clients, images, channels, size, out, kernel, stride, padding = shape
     torch.manual_seed(0)
     x = torch.randn(clients, images, channels, size, size, device=DEVICE)
     w = torch.randn(clients, out, channels, kernel, kernel, device=DEVICE)
-    y = conv_algorithms.Grouped.forward(x, w, None, stride, padding)
+    y = Unfold.forward(x, w, None, stride, padding)
     gy = torch.randn_like(y)
     arguments = {
         "forward": (x, w, None, stride, padding),
         "input_gradient": (gy, w, (size, size), stride, padding),
         "weight_gradient": (gy, x, (kernel, kernel), stride, padding),
-    }[operation]
-    double = [a.double() if isinstance(a, torch.Tensor) else a for a in arguments]
-    truth = getattr(conv_algorithms.Grouped, operation)(*double)
+    }
+    algorithm_for(x, (kernel, kernel), precision)  # which loads the kernels
     with multiplying(precision, x.device):
-        options = conv_algorithms.ways(operation, precision, *arguments)
-        apart = {n: float((way(*arguments).double() - truth).norm() / truth.norm()) for n, way in options.items()}
-    assert len(options) >= 4 or operation == "input_gradient"
-    assert max(apart.values()) < {"exact": 3e-6, "tf32": 2e-3, "bf16": 2e-2}[precision], apart
-    if precision == "exact":  # three tf32 products are no worse than what the library calls float32
-        split = [error for name, error in apart.items() if name.startswith("tf32x3")]
-        assert all(error <= 1.5 * max(apart["unfold"], apart["grouped"]) for error in split), apart
+        for operation, given in arguments.items():
+            double = [a.double() if isinstance(a, torch.Tensor) else a for a in given]
+            truth = getattr(Unfold, operation)(*double)
+
+            def error(way, operation=operation, given=given, truth=truth, dtype=torch.float32):
+                typed = [a.to(dtype) if isinstance(a, torch.Tensor) else a for a in given]
+                return float((getattr(way, operation)(*typed).double() - truth).norm() / truth.norm())
+
+            kind = "weight_gradient" if operation == "weight_gradient" else "convolve"
+            for choice in tiles._TILES[kind, precision]:
+                monkeypatch.setattr(conv_algorithms, "default_tile", lambda *_, choice=choice: choice)
+                for dtype in (torch.float32, torch.bfloat16) if precision == "bf16" else (torch.float32,):
+                    found = error(Tiles(precision), dtype=dtype)
+                    assert found < {"exact": 3e-6, "tf32": 2e-3, "bf16": 2e-2}[precision], (operation, choice, dtype)
+                if choice[0] == "tf32x3":  # no worse than what the library calls float32
+                    assert found <= 1.5 * error(Unfold), (operation, choice)
+
+
+@NO_STAND_IN
+def test_a_tile_that_was_tried_is_kept_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tiles, "CHOSEN", {})
+    x = torch.randn(2, 3, 9, 9, 16, device=DEVICE)
+    w = torch.randn(2, 32, 3, 3, 16, device=DEVICE)
+    algorithm_for(x, (3, 3), "tf32")
+
+    def convolve(x, w):
+        how, tile = tiles.default_tile("convolve", "tf32")
+        return (torch.ops.cloister.convolve(x, w, None, [7, 7], 1, 0, 1, list(tile), how),)
+
+    for tried in (True, False):
+        graph = trace(convolve, (x, w))
+        with monkeypatch.context() as patch:
+            calls = []
+            plain = tiles._milliseconds
+            patch.setattr(tiles, "_milliseconds", lambda *a, p=plain, c=calls: (c.append(1), p(*a))[1])
+            tiles.tune(graph)
+        assert bool(calls) is tried
+        torch.testing.assert_close(graph(x, w)[0], convolve(x, w)[0], rtol=1e-2, atol=1e-2)
+        tiles.CHOSEN.clear()
+        monkeypatch.setattr(tiles, "_ON_DISK", DiskCache("convolutions.json"))
+
+
+@NO_STAND_IN
+@pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
+def test_coins_are_the_same_by_the_kernel(probability):
+    keys = fold(torch.tensor(7, device=DEVICE), torch.arange(6, device=DEVICE))
+
+    def throw(key):
+        return coins(key, (5, 1003), probability)
+
+    plain = torch.func.vmap(throw)(keys)
+    with PerClient("exact"):
+        assert torch.equal(torch.func.vmap(throw)(keys), plain)
+    assert torch.equal(plain.cpu(), torch.func.vmap(throw)(keys.cpu()))
+
+
+@NO_STAND_IN
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", [(8, 6), (7, 9)], ids=str)
+def test_pooling_is_torchs(size, dtype):
+    """Ties, numbers that are none, and lines that are in no window."""
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 5, *size, device=DEVICE).relu().to(dtype)
+    x[0, 0, 0, 0, 1] = torch.nan
+    weights = torch.randn(size[0] // 2, size[1] // 2, device=DEVICE).to(dtype)
+
+    def loss(x):
+        return (F.max_pool2d(x, 2) * weights).sum()
+
+    expected = torch.func.vmap(torch.func.grad_and_value(loss))(x)
+    with PerClient("exact", pooling=True):
+        found = torch.func.vmap(torch.func.grad_and_value(loss))(x)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, equal_nan=True)
+
+
+@NO_STAND_IN
+@pytest.mark.parametrize(("precision", "tolerance"), [("exact", 1e-6), ("tf32", 1e-3)])
+def test_linear_layers_descend_in_place(precision, tolerance):
+    from cloister.engine.cuda.update_kernels import descend, multiplied
+
+    torch.manual_seed(0)
+    clients, out, batch, into = 3, 70, 37, 131
+    rows = torch.randn(clients, out * into + 40, device=DEVICE)
+    left = torch.randn(clients, batch, out, device=DEVICE).transpose(1, 2)
+    right, live = torch.randn(clients, batch, into, device=DEVICE), torch.tensor([True, False, True], device=DEVICE)
+    before = rows.double()
+    with multiplying(precision, rows.device):
+        descend(rows[:, 8:], left, right, live[:, None], 0.25, multiplied(left.dtype))
+    step = 0.25 * (left.double() @ right.double()).flatten(1) * live[:, None]
+    expected = before.clone()
+    expected[:, 8 : 8 + out * into] -= step
+    assert (rows.double() - expected).norm() < tolerance * step.norm()
+    assert torch.equal(rows[1].double(), before[1])
+    assert torch.equal(rows[:, :8].double(), before[:, :8])
 
 
 def test_exact_is_exact_although_torch_would_round_convolutions():

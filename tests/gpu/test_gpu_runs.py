@@ -10,7 +10,7 @@ import torch
 
 import cloister as cl
 from cloister.engine import ENGINES
-from cloister.engine.cuda.convolutions import CHOSEN
+from cloister.engine.cuda.tiles import CHOSEN
 from cloister.errors import RepeatedRounds
 from cloister.runs.folder import RunFolder
 from conftest import killed_in_round, toy_task
@@ -70,14 +70,14 @@ def test_convolutions_that_were_chosen_by_the_clock_are_resumed(tmp_path, monkey
     """As in a new process, where nothing is known of what was fastest before."""
     more = {"model": lambda: cl.models.cnn((3, 8, 8), 4, width=4), "cohort": cl.full()}
     with killed_in_round(monkeypatch, 4):
-        go("fedavg", pictures_task(), "graphed", folder=tmp_path / "torn", checkpoint_every=2, **more)
+        go("fedavg", pictures_task(), "compiled", folder=tmp_path / "torn", checkpoint_every=2, **more)
     chosen = dict(CHOSEN)
     CHOSEN.clear()
-    resumed = go("fedavg", pictures_task(), "graphed", folder=tmp_path / "torn", resume=True, **more)
+    resumed = go("fedavg", pictures_task(), "compiled", folder=tmp_path / "torn", resume=True, **more)
     assert chosen.items() <= CHOSEN.items()
     assert not REAL or chosen
-    whole = go("fedavg", pictures_task(), "graphed", folder=tmp_path / "whole", **more)
-    torch.testing.assert_close(vector(whole), vector(resumed), rtol=1e-4, atol=1e-6)  # cuDNN's sums may differ
+    whole = go("fedavg", pictures_task(), "compiled", folder=tmp_path / "whole", **more)
+    torch.testing.assert_close(vector(whole), vector(resumed), rtol=1e-4, atol=1e-6)
 
 
 def test_samples_on_the_disk_are_copied_to_the_device(tmp_path):
