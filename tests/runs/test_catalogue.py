@@ -64,6 +64,14 @@ def test_a_refusal_is_confirmed_by_sources_that_are_newer(monkeypatch, tmp_path)
     assert ask(lambda known: known.method_keys("pfl")) == introspected().method_keys("pfl")
     with pytest.raises(CloisterError, match="found 'pfll'"):
         ask(lambda known: known.method_keys("pfll"))
+    assert catalogue._sources_are_newer(), "as long as the file says something else"
+    file.write_text(text_of(introspected()), encoding="utf-8")
+    os.utime(file, (source.stat().st_mtime - 7200,) * 2)
+    assert catalogue._sources_are_newer()
+    os.utime(source)
+    with pytest.raises(CloisterError, match="found 'pfll'"):
+        ask(lambda known: known.method_keys("pfll"))
+    assert not catalogue._sources_are_newer(), "once it was found to be the same"
 
 
 @pytest.mark.parametrize(
@@ -75,10 +83,14 @@ def test_a_refusal_is_confirmed_by_sources_that_are_newer(monkeypatch, tmp_path)
         ({"model": "laboratory.models:Net"}, True),
         ({"data": "hospitals/"}, True),
         ({"data": "patients.csv"}, True),
+        ({"data": "./nothing"}, False),
         ({"rounds": "1:2", "method": 3}, False),
     ],
 )
-def test_what_lies_outside_is_not_asked_of_the_file(values, outside):
+def test_what_lies_outside_is_not_asked_of_the_file(monkeypatch, tmp_path, values, outside):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hospitals").mkdir()
+    (tmp_path / "patients.csv").write_text("")
     assert leads_outside(values) == outside
 
 

@@ -57,8 +57,7 @@ def run(
 
     file, words = file_and_words(ctx.args)
     given = load(file, words)
-    if not catalogue.leads_outside(given):
-        catalogue.ask(lambda known: resolve(known, given, more=known.run))  # before anything heavy is imported
+    catalogue.refuse_slips(given, lambda known: resolve(known, given, more=known.run))
     from cloister.runs.config import build
 
     experiment = build(given)
@@ -190,13 +189,16 @@ def compare(
 
     KEY=VALUE overrides a key of every run. With the folder of a comparison that was interrupted, it goes on.
     """
-    from cloister.runs import figures, report
-    from cloister.runs.compare import compare as comparison
-    from cloister.runs.compare import differing, planned
+    from cloister.runs.config_file import load
 
     file, words = file_and_words(ctx.args)
     if file is None:
         raise CloisterError("Expected a file with methods to compare, found none: try experiments/digits-methods.toml.")
+    load(file, words)  # refuses what cannot be read before anything heavy is imported
+    from cloister.runs import figures, report
+    from cloister.runs.compare import compare as comparison
+    from cloister.runs.compare import differing, planned
+
     path = folder or new_folder("compare")
     runs = planned(file, words)
     settings, rows = differing(runs), []

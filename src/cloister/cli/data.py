@@ -67,8 +67,7 @@ def show(
     if name is None:
         raise CloisterError("Expected the name of a data set, found none: `cloister data list` names them.")
     values = {**load(None, words), "data": str(name)}
-    if not catalogue.leads_outside(values):
-        catalogue.ask(lambda known: resolve(known, values, ("data", "partition")))  # before anything heavy is imported
+    catalogue.refuse_slips(values, lambda known: resolve(known, values, ("data", "partition")))
     if plot is not None:
         expect_plot(plot)
     import numpy as np

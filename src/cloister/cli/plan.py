@@ -42,8 +42,7 @@ def plan(
 
     file, words = file_and_words(ctx.args)
     values = load(file, words)
-    if not catalogue.leads_outside(values):
-        catalogue.ask(lambda known: question_of(known, values).check(known))  # before anything heavy is imported
+    catalogue.refuse_slips(values, lambda known: question_of(known, values).check(known))
     expect_plot(plot)
     from cloister.runs.report import plan as plan_report
 

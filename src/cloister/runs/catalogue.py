@@ -12,14 +12,16 @@ import functools
 import inspect
 import json
 import operator
+import os
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from cloister.data.paths import is_path
+from cloister.data.paths import is_path, is_there
 from cloister.errors import CloisterError
 from cloister.runs.choices import PARTS, Catalogue, Choice, MethodFacts
 from cloister.runs.keys import Key, kinds_of
@@ -42,7 +44,14 @@ def stored() -> Catalogue:
 def leads_outside(values: Mapping[str, Any]) -> bool:
     """Whether some choice lies in another package or at a path, so that it has to be imported or read anyway."""
     chosen = [values[part] for part in PARTS if part in values]
-    return any(is_outside(option) for option in chosen) or is_path(values.get("data"))
+    there = is_path(values.get("data")) and is_there(values["data"])
+    return there or any(is_outside(option) for option in chosen)
+
+
+def refuse_slips(values: Mapping[str, Any], question: Callable[[Catalogue], object]) -> None:
+    """Ask before anything heavy is imported, where the stored catalogue knows all that is chosen."""
+    if not leads_outside(values):
+        ask(question)
 
 
 def ask(question: Callable[[Catalogue], Answer]) -> Answer:
@@ -54,6 +63,9 @@ def ask(question: Callable[[Catalogue], Answer]) -> Answer:
             raise
     from cloister.runs.signatures import introspected
 
+    if FILE.read_text(encoding="utf-8") == text_of(introspected()):
+        with suppress(OSError):  # of an installation that may not be written
+            os.utime(FILE)  # none of the changes was one of keys, which need not be found out again
     return question(introspected())
 
 
