@@ -1,6 +1,6 @@
 """What the first answer costs: commands that need no tensors, and imports beside `import torch`, in fresh processes.
 
-    python benchmarks/startup.py [--runs 7] [--only methods,keys] [--json docs/startup.json]
+    python benchmarks/startup.py [--runs 5] [--only methods,keys] [--json docs/startup.json]
 
 Everything is started once a round, one after the other, so that a machine that becomes busy slows all of it down; each
 figure is the median over rounds, and its ratio that to `import torch` in the same round. A first round is not counted:
@@ -26,7 +26,6 @@ TORCH = "import torch"
 IMPORTS = {
     TORCH: "import torch",
     "import cloister": "import cloister",
-    "import cloister, all names": "import cloister as cl\nfor name in cl.__all__:\n    getattr(cl, name)",
     "cloister.run, .data.digits, .methods": "import cloister as cl\ncl.run, cl.data.digits, cl.methods.dp_fedavg",
 }
 PEERS = ("opacus", "flwr", "pfl")
@@ -81,7 +80,7 @@ def some_run(folder: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=7, help="rounds that are counted")
+    parser.add_argument("--runs", type=int, default=5, help="rounds that are counted")
     parser.add_argument("--only", default="", help="names that contain one of these words, and import torch")
     parser.add_argument("--json", type=Path, help="where to keep the figures")
     options = parser.parse_args()
