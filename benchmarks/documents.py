@@ -132,7 +132,8 @@ def written(text: str) -> str:
 def measure() -> None:
     """Make anew what takes minutes."""
     from cloister.data import registry, storage
-    from cloister.runs.config import build, load
+    from cloister.runs.config import build
+    from cloister.runs.config_file import load
     from cloister.runs.figures import write_figures
     from cloister.runs.folder import RunFolder
 

@@ -12,9 +12,10 @@ from typing import Annotated
 import pytest
 
 from cloister.core.arguments import Group, flat_arguments
-from cloister.runs import keys as run_keys_module
-from cloister.runs.keys import PARTS, keys_of, run_groups, run_keys
+from cloister.runs.choices import PARTS
+from cloister.runs.keys import in_groups
 from cloister.runs.request import Options
+from cloister.runs.signatures import introspected, keys_in
 
 SCREEN = (40, 100)
 
@@ -36,7 +37,7 @@ def test_the_help_of_a_run_fits_a_screen(command):
     page = "\n".join(lines)
     for word in (*PARTS, "cloister keys METHOD", "cloister methods", "cloister data list"):
         assert word in page
-    for key in run_keys():
+    for key in introspected().run:
         assert re.search(rf"\b{key.name}\b", page)
     for part in PARTS.values():
         assert part.default in page
@@ -51,7 +52,7 @@ def test_the_help_of_every_command_fits_a_screen(command, name):
 
 def test_help_with_keys_is_about_the_method_that_is_chosen(command):
     page = command("run", "method=pfl", "rounds=3", "--help").stdout
-    for key in keys_of("method", "pfl"):
+    for key in introspected().keys_of("method", "pfl"):
         assert f"  {key.name} " in page
     assert "checkpoint_every" not in page
     assert "cloister keys pfl" in page
@@ -65,7 +66,7 @@ def described(page: str, key) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("part", "option"), [(part, option) for part, spec in PARTS.items() for option in spec.catalogue]
+    ("part", "option"), [(part, option) for part, known in introspected().choices.items() for option in known]
 )
 def test_every_key_of_every_choice_is_in_keys(command, part, option):
     if part == "server":
@@ -75,7 +76,7 @@ def test_every_key_of_every_choice_is_in_keys(command, part, option):
     lines = lines_of(command("keys", *words))
     expect_whole(lines, SCREEN[1])
     page = "\n".join(lines)
-    for key in [*keys_of(part, option), *run_keys()]:
+    for key in [*introspected().keys_of(part, option), *introspected().run]:
         assert described(page, key), key.name
 
 
@@ -88,12 +89,12 @@ def test_the_width_of_the_terminal_is_respected(command, monkeypatch, columns):
 
 def test_all_choices_are_named(command):
     page = " ".join(command("keys").stdout.split())
-    for part in PARTS.values():
-        assert ", ".join(part.catalogue) in page
+    for known in introspected().choices.values():
+        assert ", ".join(known) in page
 
 
-def test_keys_are_grouped_where_they_are_defined(monkeypatch):
-    groups = {heading: [key.name for key in keys] for heading, keys in run_groups().items()}
+def test_keys_are_grouped_where_they_are_defined():
+    groups = {heading: [key.name for key in keys] for heading, keys in in_groups(introspected().run).items()}
     assert {"epsilon", "delta", "secure_rng"} <= set(groups["privacy"])
     assert "device" in groups["computing"]
 
@@ -105,8 +106,8 @@ def test_keys_are_grouped_where_they_are_defined(monkeypatch):
     def run(*, rounds: Annotated[int, "number of rounds", Group("training")], options: More) -> None: ...
 
     run.__annotations__["options"] = More
-    monkeypatch.setattr(run_keys_module, "run_function", flat_arguments(run))
-    groups = {heading: [key.name for key in keys] for heading, keys in run_groups().items()}
+    found = in_groups(keys_in(flat_arguments(run), "every run", without=("progress", "config")))
+    groups = {heading: [key.name for key in keys] for heading, keys in found.items()}
     assert groups["other"] == ["fresh"]
     assert groups["keeping"] == ["checkpoint_every", "log", "kept"]
     assert list(groups)[-1] == "other"

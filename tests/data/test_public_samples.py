@@ -12,7 +12,7 @@ import cloister as cl
 from cloister.data import RawData, Samples, Task, partition_data
 from cloister.data.public_samples import rows_of_people, set_aside
 from cloister.errors import CloisterError
-from cloister.runs.keys import keys_of
+from cloister.runs.signatures import introspected
 
 DEALT = {
     "iid": lambda seed=0: cl.data.iid(8, seed),
@@ -172,7 +172,7 @@ def test_bad_public_labels_are_refused():
 
 @pytest.mark.parametrize("name", cl.data.CATALOGUE)
 def test_every_set_has_the_key(name):
-    key = next(key for key in keys_of("data", name) if key.name == "public_samples")
+    key = next(key for key in introspected().keys_of("data", name) if key.name == "public_samples")
     assert (key.default, key.kind) == (0, int)
 
 

@@ -9,8 +9,9 @@ import pytest
 from cloister import methods
 from cloister.errors import CloisterError
 from cloister.runs.compare import planned
-from cloister.runs.config import build, load
-from cloister.runs.keys import all_keys
+from cloister.runs.config import build
+from cloister.runs.config_file import load
+from cloister.runs.signatures import introspected
 
 GOOD = {
     "clip_norm": 1.0,
@@ -28,7 +29,7 @@ SHIPPED = [path for path in ALL if path not in COMPARED]
 
 
 def test_every_key_has_a_help_text_beside_it():
-    without = [f"{key.owner}: {key.name}" for key in all_keys() if not 5 < len(key.help) < 120]
+    without = [f"{key.owner}: {key.name}" for key in introspected().all_keys() if not 5 < len(key.help) < 120]
     assert not without, "write Annotated[type, what it means]"
 
 
@@ -146,16 +147,18 @@ def test_no_method_hides_a_key():
     for name, make in methods.CATALOGUE.items():
         parameters = inspect.signature(make).parameters
         assert {p.kind for p in parameters.values()} <= allowed
-        assert {key.name for key in all_keys() if key.owner == f"method {name}"} == parameters.keys() - {"server"}
+        assert {key.name for key in introspected().all_keys() if key.owner == f"method {name}"} == parameters.keys() - {
+            "server"
+        }
 
 
 RATES = ["lr_decay", "lr_schedule", "lr_warmup", "lr_final", "lr_rounds"]
 
 
 def test_local_training_has_the_same_keys_and_help_in_every_method():
-    fields = {key.name: key.help for key in all_keys() if key.owner == "method fedavg"}
+    fields = {key.name: key.help for key in introspected().all_keys() if key.owner == "method fedavg"}
     assert list(fields) == ["lr", "batch_size", "local_steps", "local_epochs", "momentum", "weight_decay", *RATES]
     for name, make in methods.CATALOGUE.items():
         if make is not methods.pfl and make is not methods.adap_dp_fl:  # their epochs and steps are others
-            mine = {key.name: key.help for key in all_keys() if key.owner == f"method {name}"}
+            mine = {key.name: key.help for key in introspected().all_keys() if key.owner == f"method {name}"}
             assert mine == {**mine, **{key: text for key, text in fields.items() if key in mine}}

@@ -18,8 +18,10 @@ import sklearn.datasets
 from cloister.errors import CloisterError
 from cloister.methods import REGISTRY
 from cloister.runs import run as running
+from cloister.runs.choices import PARTS
 from cloister.runs.config import build
-from cloister.runs.keys import PARTS, Key, all_keys
+from cloister.runs.keys import Key
+from cloister.runs.signatures import MAKERS, introspected
 from contract.catalogue import ENTRIES
 
 NASTY = [
@@ -29,7 +31,11 @@ NASTY = [
     *("", "x", "1/0", "1/3", "1e400", "nan", "-inf", "\0", "é" * 300, [], [1.0], [1e308], ["a"], [[1]], [True]),
 ]
 SMALL = {"data": ("digits",), "model": ("logistic", "mlp", "cnn")}
-KEYS = [key for key in all_keys() if key.owner.split()[-1] in SMALL.get(key.owner.split()[0], (key.owner.split()[-1],))]
+KEYS = [
+    key
+    for key in introspected().all_keys()
+    if key.owner.split()[-1] in SMALL.get(key.owner.split()[0], (key.owner.split()[-1],))
+]
 
 
 class Prepared(Exception):
@@ -49,7 +55,7 @@ def quick(monkeypatch):
 
 def base(method: str = "dp_fedavg", **choices: str) -> dict[str, object]:
     """A small run of a method that works."""
-    takes = inspect.signature(PARTS["method"].catalogue[method]).parameters
+    takes = inspect.signature(MAKERS["method"].functions[method]).parameters
     unit = REGISTRY[method].unit
     usual = REGISTRY[method].defaults.get("cohort", "poisson")
     values = {
@@ -103,7 +109,7 @@ def changed(values: dict[str, object], name: str, value: object) -> dict[str, ob
 
 
 def test_the_runs_beside_which_keys_are_tried_work(tmp_path):
-    for method in PARTS["method"].catalogue:
+    for method in MAKERS["method"].functions:
         assert attempt(base(method), tmp_path / "run") == "prepared", method
 
 
@@ -123,7 +129,9 @@ def test_any_value_of_any_key_is_taken_or_refused(share, tmp_path):
 @pytest.mark.parametrize("seed", range(80))
 def test_several_at_once_are_taken_or_refused(seed, tmp_path):
     chance = random.Random(seed)
-    values = base(chance.choice(list(PARTS["method"].catalogue)), cohort=chance.choice(list(PARTS["cohort"].catalogue)))
+    values = base(
+        chance.choice(list(MAKERS["method"].functions)), cohort=chance.choice(list(MAKERS["cohort"].functions))
+    )
     mild = [value for value in NASTY if isinstance(value, (int, float)) and not isinstance(value, bool)]
     for key in chance.sample([key for key in KEYS if key.name in values], min(3, len(values))):
         values = changed(values, key.name, chance.choice(mild))

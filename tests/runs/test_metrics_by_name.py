@@ -21,7 +21,8 @@ from cloister.errors import CloisterError
 from cloister.runs import report
 from cloister.runs.folder import RunFolder
 from cloister.runs.keys import Key, converted
-from cloister.runs.metric_catalogue import CATALOGUE, figure, watched
+from cloister.runs.metric_catalogue import CATALOGUE, watched
+from cloister.runs.metric_text import figure
 from cloister.runs.progress import Progress
 from cloister.runs.survival import concordance
 from cloister.runs.torchmetrics_import import classification

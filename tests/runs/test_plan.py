@@ -14,7 +14,7 @@ from cloister.privacy.accountant import epsilon as epsilon_of
 from cloister.privacy.certificate import certify
 from cloister.privacy.events import FixedSizeGaussian, PoissonGaussian
 from cloister.privacy.ledger import Ledger
-from cloister.runs.config import load
+from cloister.runs.config_file import load
 from cloister.runs.noise import with_noise
 from cloister.runs.plan_keys import plan_of
 from cloister.runs.report.plan import plan_plot, plan_summary, plan_table, warning

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import sys
@@ -52,10 +51,16 @@ def run(
     A run is described by flat keys in a TOML file; each can be given or overridden on the command line, as
     KEY=VALUE or as --KEY VALUE. On several GPUs or machines: torchrun ... -m cloister run ...
     """
-    from cloister.runs.config import build, load
+    from cloister.runs import catalogue
+    from cloister.runs.config_file import load
+    from cloister.runs.resolution import resolve
 
     file, words = file_and_words(ctx.args)
-    experiment = build(load(file, words))
+    given = load(file, words)
+    catalogue.refuse_slips(given, lambda known: resolve(known, given, more=known.run))
+    from cloister.runs.config import build
+
+    experiment = build(given)
     values = experiment.values
     name = "-".join(short_name(str(values[part])) for part in ("method", "data"))
     path = folder or new_folder(name)
@@ -68,7 +73,6 @@ def resume(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
     """Continue a run that was interrupted; the result is the same as if it had not been."""
-    from cloister.runs.config import build, load
     from cloister.runs.folder import RunFolder
 
     run_folder = RunFolder.open(folder)
@@ -80,6 +84,9 @@ def resume(
     if run_folder.finished:
         say(f"{folder} has already ended; `{program()} show {folder}` tells how.")
         return
+    from cloister.runs.config import build
+    from cloister.runs.config_file import load
+
     _run(build(load(folder / "config.toml")).start, folder, resume=True, progress=False if quiet else None)
 
 
@@ -147,23 +154,19 @@ def methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """All methods: whom they protect, who must be trusted, whose they are, and what is proven."""
-    from cloister.methods import CATALOGUE, REGISTRY
-    from cloister.runs import report
-    from cloister.runs.config import method_keys
-    from cloister.runs.keys import function_of
+    from cloister.runs import catalogue, report
 
     if name is not None and not as_json:
-        keys = method_keys(name)  # refuses a name that does not exist
-        function = function_of("method", name)
-        texts = (inspect.getdoc(inspect.getmodule(function)), f"{name}: {inspect.getdoc(function) or ''}")
-        say("\n\n".join(text for text in texts if text) + "\n")
+        keys = catalogue.ask(lambda known: known.method_keys(name))  # refuses a name that does not exist
+        choice = catalogue.ask(lambda known: known.choice("method", name))
+        say(choice.text + "\n")
         print_table(report.keys_table(keys))
-        if name in REGISTRY and REGISTRY[name].published:
-            say(f"\nmode = as_published: {REGISTRY[name].published}.")
+        if choice.facts is not None and choice.facts.published:
+            say(f"\nmode = as_published: {choice.facts.published}.")
         return
-    known = {name: REGISTRY[name] for name in CATALOGUE}
+    known = {name: choice.facts for name, choice in catalogue.stored().choices["method"].items() if choice.facts}
     if as_json:
-        say(json.dumps(known, indent=2, default=lambda info: {k: v for k, v in vars(info).items() if k != "function"}))
+        say(json.dumps(known, indent=2, default=vars))
         return
     print_table(report.methods_table(known))
     say(
@@ -186,13 +189,16 @@ def compare(
 
     KEY=VALUE overrides a key of every run. With the folder of a comparison that was interrupted, it goes on.
     """
-    from cloister.runs import figures, report
-    from cloister.runs.compare import compare as comparison
-    from cloister.runs.compare import differing, planned
+    from cloister.runs.config_file import load
 
     file, words = file_and_words(ctx.args)
     if file is None:
         raise CloisterError("Expected a file with methods to compare, found none: try experiments/digits-methods.toml.")
+    load(file, words)  # refuses what cannot be read before anything heavy is imported
+    from cloister.runs import figures, report
+    from cloister.runs.compare import compare as comparison
+    from cloister.runs.compare import differing, planned
+
     path = folder or new_folder("compare")
     runs = planned(file, words)
     settings, rows = differing(runs), []

@@ -58,18 +58,23 @@ def show(
     Keys are those of `cloister run`: cloister data show cifar10 partition=dirichlet alpha=0.3 clients=100,
     or of your own data: cloister data show hospitals/ schema=schema.toml
     """
-    import numpy as np
-
-    from cloister.data.plots import labels_plot, labels_table
-    from cloister.runs.config import build_task, load
+    from cloister.runs import catalogue
+    from cloister.runs.config_file import load
     from cloister.runs.report import expect_plot
+    from cloister.runs.resolution import resolve
 
     name, words = file_and_words(ctx.args)
     if name is None:
         raise CloisterError("Expected the name of a data set, found none: `cloister data list` names them.")
     values = {**load(None, words), "data": str(name)}
+    catalogue.refuse_slips(values, lambda known: resolve(known, values, ("data", "partition")))
     if plot is not None:
         expect_plot(plot)
+    import numpy as np
+
+    from cloister.data.plots import labels_plot, labels_table
+    from cloister.runs.config import build_task
+
     task, partition = build_task(values)
     owners = np.repeat(np.arange(task.clients), task.population.sizes.numpy())
     labels = task.population.labels.numpy() if task.loss.classes else np.zeros(len(owners), dtype=np.int64)

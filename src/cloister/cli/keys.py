@@ -20,17 +20,20 @@ def keys(ctx: typer.Context) -> None:
     cloister keys pfl                       the keys of one method
     cloister keys pfl data=mnist model=cnn  those of other choices beside it
     """
-    from cloister.runs.config import grouped_keys, load
-    from cloister.runs.keys import PARTS
+    from cloister.runs import catalogue
+    from cloister.runs.config_file import load
+    from cloister.runs.resolution import grouped_keys
 
     name, words = file_and_words(ctx.args)
     if name is not None and any(word.startswith("method=") for word in words):
         raise CloisterError(f"Expected one method, found {str(name)!r} and {words}: name it once.")
     values = load(None, words)
-    groups = grouped_keys(values if name is None else {"method": str(name), **values})
+    values = values if name is None else {"method": str(name), **values}
+    groups = catalogue.ask(lambda known: grouped_keys(known, values))
     chosen = groups.pop("choices")
+    names = catalogue.stored().choices
     width = page_width()
-    rows = [(key.name, str(key.default), f"{key.help}: {', '.join(PARTS[key.name].catalogue)}") for key in chosen]
+    rows = [(key.name, str(key.default), f"{key.help}: {', '.join(names[key.name])}") for key in chosen]
     widths = [max(len(row[place]) for row in rows) for place in (0, 1)]
     say("\n".join(["choices (what is chosen here, and all there is):", *columns(rows, widths, width)]))
     say("")
@@ -52,20 +55,25 @@ class RunCommand(Command):
 
 def _of_method(words: list[str]) -> list[str]:
     """The keys of the method that is chosen, and nothing else."""
-    from cloister.runs.config import load, method_keys
-    from cloister.runs.keys import PARTS
+    from cloister.runs import catalogue
+    from cloister.runs.choices import PARTS
+    from cloister.runs.config_file import load
 
     name = str(load(*file_and_words(words)).get("method", PARTS["method"].default))
     more = [("", f"Keys of the other choices, and of every run: cloister keys {name}")]
-    return [*keys_page({f"method {name}": method_keys(name)}, page_width()), "", *columns(more, [0], page_width())]
+    keys = catalogue.ask(lambda known: known.method_keys(name))
+    return [*keys_page({f"method {name}": keys}, page_width()), "", *columns(more, [0], page_width())]
 
 
 def _overview() -> list[str]:
-    from cloister.runs.keys import PARTS, run_groups
+    from cloister.runs.catalogue import stored
+    from cloister.runs.choices import PARTS
+    from cloister.runs.keys import in_groups
 
-    width = page_width()
-    rows = [(name, _first([part.default, *part.common, *part.catalogue], width - 28)) for name, part in PARTS.items()]
-    common = [(group, ", ".join(key.name for key in keys)) for group, keys in run_groups().items() if keys]
+    width, known = page_width(), stored()
+    names = {name: [part.default, *part.common, *known.choices[name]] for name, part in PARTS.items()}
+    rows = [(name, _first(options, width - 28)) for name, options in names.items()]
+    common = [(group, ", ".join(key.name for key in keys)) for group, keys in in_groups(known.run).items() if keys]
     return [
         "Choices (the first is the default):",
         *columns(rows, [11], width),

@@ -15,9 +15,9 @@ class PlanCommand(Command):
     """`cloister plan`, whose help lists the keys of a plan; the list is made only when somebody asks for it."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from cloister.runs.plan_keys import shown_keys
+        from cloister.runs.catalogue import stored
 
-        more = {"keys (beside those of the method and its cohort: cloister keys METHOD)": shown_keys()}
+        more = {"keys (beside those of the method and its cohort: cloister keys METHOD)": stored().plan_help}
         formatter.write("\n" + "\n".join(keys_page(more, page_width())) + "\n")
 
 
@@ -35,14 +35,17 @@ def plan(
     cloister plan clients=3400 sampling_rate=0.04 rounds=1000 epsilon=2 delta=1e-5
     cloister plan experiments/digits.toml epsilon=1
     """
-    from cloister.runs.config import load
-    from cloister.runs.plan_keys import plan_of
+    from cloister.runs import catalogue
+    from cloister.runs.config_file import load
+    from cloister.runs.plan_keys import plan_of, question_of
     from cloister.runs.report import expect_plot
-    from cloister.runs.report import plan as plan_report
 
-    expect_plot(plot)
     file, words = file_and_words(ctx.args)
     values = load(file, words)
+    catalogue.refuse_slips(values, lambda known: question_of(known, values).check(known))
+    expect_plot(plot)
+    from cloister.runs.report import plan as plan_report
+
     with working("pricing"):
         planned = plan_of(values)
         page = plan_report.text(planned, page_width())

@@ -7,7 +7,7 @@ Each can set `public_samples` training samples aside as public data before the r
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -17,10 +17,10 @@ import numpy as np
 from cloister.client.losses import next_token
 from cloister.client.preprocessing import Preprocessing, images
 from cloister.data.arguments import Augment, Features, Public
-from cloister.data.digits import digits
 from cloister.data.partition import partition_data
 from cloister.data.partitioners import Partition, iid, natural
 from cloister.data.raw import RawData, Samples
+from cloister.data.sklearn_digits import digits
 from cloister.data.storage import data_folder
 from cloister.data.task import Task
 from cloister.errors import expect, expect_one_of
@@ -185,22 +185,6 @@ CATALOGUE: dict[str, Callable[..., Task]] = {
     "heart": heart,
     "shakespeare": shakespeare,
 }
-
-_BY_OWNER = ("qmnist", "femnist", "femnist_digits", "fed_emnist", "har", "heart", "shakespeare")
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "digits": {"clients": 300},
-    **{name: {"partition": "natural"} for name in _BY_OWNER},
-    "shakespeare": {"partition": "natural", "model": "char_lstm"},
-}
-"""What goes with a set unless somebody says otherwise: samples that know their owners stay with them."""
-
-_EVERY = {"model": "char_transformer", "every_position": True}
-
-
-def defaults_of(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What goes with a set whose keys have these values."""
-    every = name == "shakespeare" and values.get("targets") == "every"
-    return {**DEFAULTS.get(name, {}), **(_EVERY if every else {})}
 
 
 def _read(name: str, derive: Callable[[RawData], RawData] | None = None, **options: Any) -> RawData:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from scipy.optimize import brentq
-
 from cloister.errors import CloisterError, UnsupportedMechanismError
 from cloister.privacy.accountant import Accountant, Releases
 from cloister.privacy.accountant import epsilon as epsilon_of
@@ -81,6 +79,8 @@ def calibrate(
         enough, too_little = too_little, too_little - _STRIDE
         if enough < math.log(LEAST_NOISE):
             return math.exp(enough)  # an epsilon this large asks for practically nothing
+    from scipy.optimize import brentq
+
     found = float(brentq(excess, too_little, enough, xtol=precision / 2))
     step = precision / 2
     while found < enough and excess(found) > 0:

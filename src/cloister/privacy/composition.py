@@ -25,7 +25,6 @@ from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
-from scipy import fft
 
 from cloister.errors import UnsupportedMechanismError
 
@@ -221,6 +220,8 @@ def _cumulants(largest: float, masses: Array, interval: float) -> Array:
 @lru_cache(maxsize=8)
 def _spectrum(step: Step, points: int) -> Array:
     """Of one release's masses, wrapped into a window of so many points."""
+    from scipy import fft
+
     places = (step.first + np.arange(len(step.masses))) & (points - 1)
     found: Array = fft.rfft(np.bincount(places, step.masses, points))
     return found

@@ -58,7 +58,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
 
 from cloister.errors import expect, expect_count, expect_positive
 from cloister.privacy.events import DiscreteGaussianSum
@@ -72,6 +71,8 @@ def rdp(event: DiscreteGaussianSum, orders: Sequence[float]) -> Array:
     unsampled = _unsampled(event, asked)
     if event.sampling_rate == 1 or np.isinf(unsampled).any():
         return unsampled
+    from scipy.special import logsumexp
+
     knots = np.unique(np.concatenate([[1.0], np.floor(asked), np.ceil(asked)]))
     taken = np.arange(2.0, knots[-1] + 1)
     # Binomial probabilities add up to 1, so only what the moments have above 1 counts: nothing cancels.
@@ -83,6 +84,8 @@ def rdp(event: DiscreteGaussianSum, orders: Sequence[float]) -> Array:
 
 def _log_binomial(trials: float, taken: Array, sampling_rate: float) -> Array:
     """ln of the probabilities to be taken so often; more often than tried is impossible."""
+    from scipy.special import gammaln
+
     left = np.maximum(trials - taken, 0.0)
     ways = gammaln(trials + 1) - gammaln(taken + 1) - gammaln(left + 1)
     return np.where(

@@ -23,7 +23,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.special import log_ndtr
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Profile = Callable[[Array], Array]
@@ -65,6 +64,8 @@ def gaussian(eps: Array, shift: float) -> Array:
 
     Sampled with any rate q it is convex at eps = 0, too: 2 Phi(-mu/2) + q (1 - 2 Phi(-mu/2)) <= 1.
     """
+    from scipy.special import log_ndtr
+
     inside = log_ndtr(shift / 2 - eps / shift)
     found: Array = np.exp(inside) * -np.expm1(np.minimum(eps + log_ndtr(-shift / 2 - eps / shift) - inside, 0.0))
     return found

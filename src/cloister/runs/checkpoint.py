@@ -12,6 +12,7 @@ from cloister.errors import Corrupted
 from cloister.privacy.description import plain
 from cloister.runs.files import read_bytes, write_atomically
 from cloister.runs.selection import Kept
+from cloister.runs.tensor_file import StoredTensor, hash_of_stored, read_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,6 +82,7 @@ def write(path: Path, checkpoint: Checkpoint, configuration: str) -> None:
     """Replace the checkpoint of the run with this identity."""
     from safetensors.torch import save
 
+    from cloister.core.hashing import hash_of
     from cloister.core.state import flatten
 
     kept, stop = checkpoint.kept, checkpoint.stop
@@ -99,54 +101,89 @@ def write(path: Path, checkpoint: Checkpoint, configuration: str) -> None:
         "stop": json.dumps(None if stop is None else asdict(stop)),
         "scores": json.dumps(plain(checkpoint.scores)),
     }
-    facts["digest"] = _digest(tensors, facts)
+    facts["digest"] = hash_of(tensors, _text(facts))
     write_atomically(path, save(tensors, facts), private=True)
 
 
-def read(path: Path, device: Any, configuration: str) -> Checkpoint:
+@dataclass(frozen=True)
+class StoredCheckpoint:
+    """A checkpoint as its file holds it, verified. What the words of it say needs no torch."""
+
+    tensors: Mapping[str, StoredTensor]
+    facts: Mapping[str, str]
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return int(self.facts["round"])
+
+    @property
+    def hash(self) -> str:
+        """The ledger's at that time."""
+        return self.facts["ledger_hash"]
+
+    @property
+    def metrics(self) -> str:
+        """The hash of the last round's line."""
+        return self.facts["metrics_hash"]
+
+    @property
+    def stop(self) -> Stop | None:
+        """Why the run is to end early, where it is."""
+        found = json.loads(self.facts["stop"])
+        return None if found is None else Stop(**found)
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What happened on the way and is not covered."""
+        return () if self.stop is None else self.stop.gap
+
+    @property
+    def scores(self) -> dict[str, Any] | None:
+        """Those of the final model on the test set."""
+        found: dict[str, Any] | None = json.loads(self.facts["scores"])
+        return found
+
+    @property
+    def best_round(self) -> int | None:
+        """The round whose model did best in validation, where that is the one that is kept."""
+        return int(json.loads(self.facts["kept"])[1]) if "best" in self.tensors else None
+
+    @property
+    def result(self) -> StoredTensor:
+        """The model that the run is for."""
+        return next(self.tensors[name] for name in ("best", "average", "w") if name in self.tensors)
+
+    def to(self, device: Any) -> Checkpoint:
+        """With its tensors on a device."""
+        from cloister.core.state import MethodState, unflatten
+
+        found = unflatten({name: stored.tensor().to(device) for name, stored in self.tensors.items()})
+        return Checkpoint(
+            round=self.round,
+            w=found["w"],
+            state=MethodState(**found.get("state", {})),
+            hash=self.hash,
+            engine=json.loads(self.facts["engine"]),
+            data=self.facts["data"],
+            metrics=self.metrics,
+            released=found.get("released", {}),
+            kept=Kept(found.get("average"), found.get("best"), *json.loads(self.facts["kept"])),
+            stop=self.stop,
+            scores=self.scores,
+        )
+
+
+def read(path: Path, configuration: str) -> StoredCheckpoint:
     """The newest checkpoint, verified to be whole and of the run with this identity."""
-    tensors, facts = tensors_and_facts(read_bytes(path))
+    tensors, facts = read_tensors(read_bytes(path))
     digest = facts.pop("digest", None)
-    if digest != _digest(tensors, facts) or facts["configuration"] != configuration:
+    if digest != hash_of_stored(tensors, _text(facts)) or facts["configuration"] != configuration:
         raise Corrupted(
             f"Expected an intact checkpoint of this run at {path}, found it damaged or another run's: restore it."
         )
-    from cloister.core.state import MethodState, unflatten
-
-    found = unflatten({name: tensor.to(device) for name, tensor in tensors.items()})
-    stop = json.loads(facts["stop"])
-    return Checkpoint(
-        round=int(facts["round"]),
-        w=found["w"],
-        state=MethodState(**found.get("state", {})),
-        hash=facts["ledger_hash"],
-        engine=json.loads(facts["engine"]),
-        data=facts["data"],
-        metrics=facts["metrics_hash"],
-        released=found.get("released", {}),
-        kept=Kept(found.get("average"), found.get("best"), *json.loads(facts["kept"])),
-        stop=None if stop is None else Stop(**stop),
-        scores=json.loads(facts["scores"]),
-    )
+    return StoredCheckpoint(tensors, facts)
 
 
-def tensors_and_facts(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """What a safetensors file holds; nothing where it is damaged.
-
-    From bytes that were read once: a library that opens a file twice by its name may find two files, because a run that
-    is under way replaces its checkpoint.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        return load(data), {str(key): str(value) for key, value in header.get("__metadata__", {}).items()}
-    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError):
-        return {}, {}
-
-
-def _digest(tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> str:
-    from cloister.core.hashing import hash_of
-
-    return hash_of(tensors, json.dumps(dict(facts), sort_keys=True))
+def _text(facts: Mapping[str, str]) -> str:
+    return json.dumps(dict(facts), sort_keys=True)

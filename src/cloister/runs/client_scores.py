@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from cloister.data.task import Task
-from cloister.runs.metric_catalogue import CATALOGUE, Columns, Watched, figure
+from cloister.runs.metric_catalogue import CATALOGUE, Columns, Watched
+from cloister.runs.metric_text import figure
 
 NOT_PRIVATE = "Exact scores on each client's own test samples: not private, and no certificate covers them."
 

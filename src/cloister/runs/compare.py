@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from cloister.errors import CloisterError, expect, nearest
-from cloister.runs.config import Experiment, build, known_keys, load, method_info, method_keys
+from cloister.runs.config import Experiment, build, method_info
+from cloister.runs.config_file import load
 from cloister.runs.folder import RunFolder
+from cloister.runs.resolution import known_keys
+from cloister.runs.signatures import introspected
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def planned(path: Path, overrides: list[str]) -> list[Planned]:
     for label, table in methods.items():
         own = {"method": label, **_table(table, label)}
         keys = {**shared, **own, **over}
-        known = known_keys(keys)
+        known = known_keys(introspected(), keys)
         used |= known
         keys = {key: value for key, value in keys.items() if key in known or key in own}
         private = method_info(keys).unit != "nobody"
@@ -152,7 +155,12 @@ def differing(runs: list[Planned]) -> dict[str, dict[str, Any]]:
     several methods have. A method that lacks a key of the others has None there."""
     values = {run.label: run.experiment.values for run in runs}
     keys = dict.fromkeys(key for own in values.values() for key in own if key not in _NOT_COMPARED)
-    common = {key.name for key in method_keys("dp_fedavg")} | {"cohort", "sampling_rate", "clients_per_round", "rounds"}
+    common = {key.name for key in introspected().method_keys("dp_fedavg")} | {
+        "cohort",
+        "sampling_rate",
+        "clients_per_round",
+        "rounds",
+    }
     found: list[str] = []
     for key in keys:
         given = [own[key] for own in values.values() if key in own]

@@ -28,7 +28,7 @@ from cloister.privacy.certificate import Certificate, certify
 from cloister.privacy.description import RunDescription
 from cloister.privacy.ledger import Ledger
 from cloister.runs import checkpoint as checkpoints
-from cloister.runs.checkpoint import Checkpoint
+from cloister.runs.checkpoint import Checkpoint, StoredCheckpoint
 from cloister.runs.files import new_folder, read_json, write_atomically, write_json
 from cloister.runs.metrics import Metrics
 from cloister.runs.verification import expect_ended, text_of
@@ -45,7 +45,7 @@ class Verified(NamedTuple):
     """The files of a run that agree, and its certificate, computed afresh, where the run has ended."""
 
     ledger: Ledger
-    at: Checkpoint
+    at: StoredCheckpoint
     metrics: Metrics
     certificate: Certificate | None
 
@@ -113,14 +113,14 @@ class RunFolder:
         """What is executed."""
         return RunDescription.from_json(read_json(self.path / "description.json"))
 
-    def verified(self, ledger: Ledger | None = None, device: Any = "cpu") -> Verified:
+    def verified(self, ledger: Ledger | None = None) -> Verified:
         """What the run consists of, once all its files were found to agree. A ledger that is open is taken as it is.
 
         A run that is under way writes its ledger first and what refers to it later. So the files are read the other
         way round: whatever one of them refers to is there by the time it is looked for.
         """
         stored = read_json(self.path / "certificate.json") if self.finished else None
-        at, metrics = self.load(device), self.metrics_file()
+        at, metrics = self.checkpoint(), self.metrics_file()
         ledger = ledger or self.ledger()
         ledger.expect_continues(at.hash)
         metrics.up_to(at.round, at.metrics)
@@ -145,9 +145,13 @@ class RunFolder:
         """Replace the checkpoint."""
         checkpoints.write(self.path / "checkpoint.safetensors", checkpoint, description.configuration_hash)
 
-    def load(self, device: Any) -> Checkpoint:
+    def checkpoint(self) -> StoredCheckpoint:
         """The newest checkpoint, verified."""
-        return checkpoints.read(self.path / "checkpoint.safetensors", device, self.description().configuration_hash)
+        return checkpoints.read(self.path / "checkpoint.safetensors", self.description().configuration_hash)
+
+    def load(self, device: Any) -> Checkpoint:
+        """The same, with its tensors on a device."""
+        return self.checkpoint().to(device)
 
     def metrics_file(self) -> Metrics:
         """The lines so far, to be read or continued."""

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from cloister.errors import CloisterError, Corrupted, expect, expect_type, nearest
 from cloister.privacy.certificate import Certificate, Price
-from cloister.runs.checkpoint import tensors_and_facts
 from cloister.runs.files import read_bytes, read_json
 from cloister.runs.folder import RunFolder
-from cloister.runs.model_file import ModelFile, expect_hashes
+from cloister.runs.model_file import ModelFile
+from cloister.runs.model_json import expect_hashes
 from cloister.runs.request import DTYPES
 from cloister.runs.stored_inputs import WithPreprocessing
+from cloister.runs.tensor_file import read_tensors
 from cloister.runs.trained_model import TrainedModel
 
 PUBLISHED = ("model.json", "model.safetensors", "certificate.json")
@@ -107,7 +108,7 @@ def _made(about: ModelFile, given: Any) -> nn.Module:
 
 def _with_weights(module: nn.Module, content: bytes, about: ModelFile, path: Path) -> nn.Module:
     """The module with the run's weights in all its places; none may be missing, or left over, or of another shape."""
-    tensors, _ = tensors_and_facts(content)
+    tensors = {name: stored.tensor() for name, stored in read_tensors(content)[0].items()}
     expect(bool(tensors), f"a readable model.safetensors in {path}", "a damaged one", "restore it")
     module = module.to("cpu", DTYPES[about.dtype])
     places: dict[str, Tensor] = {**dict(module.named_buffers()), **dict(module.named_parameters())}

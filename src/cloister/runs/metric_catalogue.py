@@ -19,6 +19,7 @@ from torch import Tensor
 from cloister.client.losses import Loss
 from cloister.data.task import Task
 from cloister.errors import CloisterError, expect, expect_one_of, expect_type
+from cloister.runs.metric_text import SMALLER_IS_BETTER
 from cloister.runs.survival import concordance
 from cloister.runs.torchmetrics_import import classification
 
@@ -47,7 +48,11 @@ class Metric:
     fits: tuple[Kind, ...]
     takes: tuple[str, ...]
     compute: Callable[[Columns, Kind, int], float]
-    larger_is_better: bool = True
+
+    @property
+    def larger_is_better(self) -> bool:
+        """Whether more of it is better."""
+        return self.name not in SMALLER_IS_BETTER
 
     def __call__(self, columns: Columns, kind: Kind, classes: int) -> float | None:
         """The value, or None where it is undefined; `classes` is the number of classes, or of columns of labels."""
@@ -278,9 +283,9 @@ CATALOGUE = _catalogue(
         ("probabilities",),
         partial(_ranked, name="average_precision", needs_both=False),
     ),
-    Metric("mae", "mean absolute error, in the labels' units", _NUMBERS, _PREDICTED, _mae, larger_is_better=False),
-    Metric("mse", "mean squared error", _NUMBERS, _PREDICTED, _mse, larger_is_better=False),
-    Metric("rmse", "root of the mean squared error", _NUMBERS, _PREDICTED, _rmse, larger_is_better=False),
+    Metric("mae", "mean absolute error, in the labels' units", _NUMBERS, _PREDICTED, _mae),
+    Metric("mse", "mean squared error", _NUMBERS, _PREDICTED, _mse),
+    Metric("rmse", "root of the mean squared error", _NUMBERS, _PREDICTED, _rmse),
     Metric("r2", "share of the labels' variance that is explained", _NUMBERS, _PREDICTED, _r2),
     Metric(
         "perplexity",
@@ -288,26 +293,13 @@ CATALOGUE = _catalogue(
         ("tokens",),
         ("token_loss", "counted"),
         _perplexity,
-        larger_is_better=False,
     ),
     Metric(
         "concordance", "Harrell's C: who has the event earlier has more risk", ("survival",), _PREDICTED, _concordance
     ),
-    Metric("loss", "the mean loss", _ALL, (), _loss, larger_is_better=False),
+    Metric("loss", "the mean loss", _ALL, (), _loss),
 )
 """Every metric by its name."""
-
-
-def figure(name: str, value: float | None, digits: int = 3) -> str:
-    """A value as people read it: decimals where 1 is the best there is, leading digits where labels have units.
-
-    >>> figure("accuracy", 0.98765), figure("mae", 1234.5678), figure("auroc", None)
-    ('0.988', '1235', '-')
-    """
-    if value is None:
-        return "-"
-    bounded = name not in CATALOGUE or CATALOGUE[name].larger_is_better
-    return f"{value:.{digits}f}" if bounded else f"{value:.{digits + 1}g}"
 
 
 _BY_TORCHMETRICS = frozenset({"balanced_accuracy", "f1", "precision", "recall", "auroc", "average_precision"})

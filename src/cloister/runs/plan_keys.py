@@ -7,62 +7,75 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cloister.errors import CloisterError, expect_count
-from cloister.runs.config import method_info, parts_of
-from cloister.runs.keys import Key, keys_in, keys_of, run_keys
-from cloister.runs.plan import plan
-from cloister.runs.planned import Plan
-from cloister.runs.request import Options
+from cloister.runs.choices import Catalogue
+from cloister.runs.keys import Key
+from cloister.runs.resolution import method_facts, resolve
 
-_NOT_KEYS = ("method", "task", "cohort", "model", "noise_multiplier")
+if TYPE_CHECKING:
+    from cloister.runs.planned import Plan
+
 _FROM_DATA = ("clients", "sizes", "parameters", "public_samples")
 """What data know of themselves."""
 
 
-def plan_keys(with_data: bool = False) -> list[Key]:
-    """The keys of a plan beside those of its parts."""
-    return keys_in(plan, "every plan", (*_NOT_KEYS, *(_FROM_DATA if with_data else ())))
+@dataclass(frozen=True)
+class Question:
+    """The keys of a plan, completed: its parts, its own keys, and those of a run, on which no price depends."""
+
+    values: dict[str, Any]
+    parts: list[str]
+    own: list[Key]
+    others: list[Key]
+
+    def check(self, catalogue: Catalogue) -> None:
+        """Refuse what the catalogue does not know."""
+        resolve(catalogue, self.values, self.parts, [*self.own, *self.others])
 
 
-def shown_keys() -> list[Key]:
-    """What help lists: with the noise, which most methods have as a key of their own."""
-    shown = ("noise_multiplier", "standardize", "validation_share")
-    options = [field.name for field in fields(Options)]
-    return keys_in(plan, "every plan", tuple(name for name in (*_NOT_KEYS, *options) if name not in shown))
+def question_of(catalogue: Catalogue, values: Mapping[str, Any]) -> Question:
+    """What is asked by these keys."""
+    values, with_data, with_model = dict(values), "data" in values, "model" in values
+    _expect_no_second_source(values, with_data)
+    values.setdefault("cohort", _cohort(catalogue, values))
+    values |= _stand_ins(catalogue, values)
+    own = [key for key in catalogue.plan if not (with_data and key.name in _FROM_DATA)]
+    names = {key.name for key in own}
+    others = [key for key in catalogue.run if key.name not in names]
+    parts = ["method", "cohort", "server", *(["data", "partition", "model"] if with_data else [])]
+    if with_model and not with_data:
+        parts.append("model")
+        others += catalogue.model_input
+    return Question(values, parts, own, others)
 
 
 def plan_of(values: Mapping[str, Any]) -> Plan:
     """The plan of a run with these keys."""
-    values, with_data, with_model = dict(values), "data" in values, "model" in values
-    _expect_no_second_source(values, with_data)
-    values.setdefault("cohort", _cohort(values))
-    values |= _stand_ins(values)
-    more = plan_keys(with_data)
-    names = {key.name for key in more}
-    more += [key for key in run_keys() if key.name not in names]
-    among = ["method", "cohort", "server", *(["data", "partition", "model"] if with_data else [])]
-    if with_model and not with_data:
-        among.append("model")
-        more += keys_in(_input, "a model without data")
-    parts = parts_of(values, among, more)
-    asked: dict[str, Any] = {name: parts.resolved.get(name) for name in names if parts.resolved.get(name) is not None}
+    from cloister.runs.config import parts_of
+    from cloister.runs.plan import plan
+    from cloister.runs.signatures import introspected
+
+    asked = question_of(introspected(), values)
+    parts = parts_of(asked.values, asked.parts, [*asked.own, *asked.others])
+    given = {name: parts.resolved.get(name) for name in {key.name for key in asked.own}}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     method, cohort = parts.make("method", **parts.make_if_chosen("server")), parts.make("cohort")
     model: Any = None
-    if with_data:
+    if "data" in asked.parts:
         task = parts.make("data", **parts.make_if_chosen("partition"))
         model = partial(parts.make, "model", shape=task.shape, classes=task.outputs)
-        return plan(method, task, cohort=cohort, model=model, **asked)
-    if with_model:
-        shape, classes = _input(parts.resolved["shape"], parts.resolved["classes"])
+        return plan(method, task, cohort=cohort, model=model, **options)
+    if "model" in asked.parts:
+        shape, classes = model_input(parts.resolved["shape"], parts.resolved["classes"])
         model = partial(parts.make, "model", shape=shape, classes=classes)
-    return plan(method, cohort=cohort, model=model, **asked)
+    return plan(method, cohort=cohort, model=model, **options)
 
 
-def _input(
+def model_input(
     shape: Annotated[list[int], "shape of one input, such as [1, 28, 28]; where no data are given"],
     classes: Annotated[int, "number of classes; where no data are given"],
 ) -> tuple[tuple[int, ...], int]:
@@ -81,9 +94,9 @@ def _expect_no_second_source(values: Mapping[str, Any], with_data: bool) -> None
         )
 
 
-def _cohort(values: Mapping[str, Any]) -> str:
+def _cohort(catalogue: Catalogue, values: Mapping[str, Any]) -> str:
     """What the keys say of who takes part; nothing: the method's own cohort, or everybody."""
-    own = method_info({**_stand_ins(values), **values}).defaults.get("cohort", "full")
+    own = method_facts(catalogue, {**_stand_ins(catalogue, values), **values}).defaults.get("cohort", "full")
     if "sampling_rate" in values and "clients_per_round" in values:
         raise CloisterError(
             f"Expected a sampling_rate or clients_per_round, found sampling_rate {values['sampling_rate']} and "
@@ -94,18 +107,15 @@ def _cohort(values: Mapping[str, Any]) -> str:
     return "fixed_size" if "clients_per_round" in values and own != "cyclic" else own
 
 
-def _stand_ins(values: Mapping[str, Any]) -> dict[str, Any]:
+def _stand_ins(catalogue: Catalogue, values: Mapping[str, Any]) -> dict[str, Any]:
     """What a method needs and no price depends on: the clip, which noise is a multiple of, and, where clients are
     protected, how long they train."""
-    from cloister.methods import REGISTRY
-    from cloister.runs.keys import PARTS, choice
-
-    name = choice("method", values.get("method", PARTS["method"].default))
-    keys = {key.name: key.default for key in keys_of("method", name)}
+    chosen = catalogue.choice("method", catalogue.option("method", values))
+    keys = {key.name: key.default for key in chosen.keys}
     found: dict[str, Any] = {}
     if "clip_norm" not in values and keys.get("clip_norm") is inspect.Parameter.empty:
         found["clip_norm"] = 1.0
-    protects_samples = name not in REGISTRY or REGISTRY[name].unit == "sample"
+    protects_samples = chosen.facts is None or chosen.facts.unit == "sample"
     if not protects_samples and "local_steps" in keys and not {"local_steps", "local_epochs"} & values.keys():
         found["local_steps"] = 1
     return found

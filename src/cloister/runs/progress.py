@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from cloister.privacy.certificate_text import round_up
-from cloister.runs.metric_catalogue import figure
+from cloister.runs.metric_text import figure
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

@@ -27,12 +27,13 @@ from cloister.errors import (
     expect_type,
 )
 from cloister.models import Adaptation
+from cloister.runs.keys import HEADINGS
 from cloister.runs.selection import Validation, expect_selection, expect_validated
 from cloister.runs.trackers import expect_trackers
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
-PRIVACY, TRAINING, COMPUTING, KEEPING = Group("privacy"), Group("training"), Group("computing"), Group("keeping")
+PRIVACY, TRAINING, COMPUTING, KEEPING = (Group(heading) for heading in HEADINGS)
 """Headings of the keys of every run."""
 
 Target = float | Sequence[float] | None

@@ -12,7 +12,7 @@ from cloister.client.preprocessing import Preprocessing
 from cloister.privacy.certificate import Certificate
 from cloister.privacy.certificate_text import round_up
 from cloister.runs.client_scores import ClientScores
-from cloister.runs.metric_catalogue import figure
+from cloister.runs.metric_text import figure
 from cloister.runs.personalization import Personalized
 
 

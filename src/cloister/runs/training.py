@@ -99,7 +99,8 @@ class Training:
         """The run in a folder, with the engine that it has had."""
         ledger = folder.ledger(writable=True)
         try:
-            _, at, metrics, certificate = folder.verified(ledger, ready.w.device)
+            _, stored, metrics, certificate = folder.verified(ledger)
+            at = stored.to(ready.w.device)
             expect_same_data(folder, at, ready)
             known, ended, engine = metrics.models_after(at.round), certificate is not None, engines.restore(at.engine)
             metrics = metrics.up_to(at.round, at.metrics)

@@ -11,9 +11,11 @@ from cloister.errors import Corrupted
 from cloister.privacy.certificate import Certificate
 from cloister.privacy.description import RunDescription, plain
 from cloister.privacy.ledger import Ledger
-from cloister.runs.checkpoint import Checkpoint, tensors_and_facts
+from cloister.runs.checkpoint import StoredCheckpoint
 from cloister.runs.files import read_bytes
 from cloister.runs.metrics import Metrics
+from cloister.runs.model_json import ModelJson, expect_hashes
+from cloister.runs.tensor_file import read_tensors
 
 
 def expect_ended(
@@ -21,7 +23,7 @@ def expect_ended(
     stored: Mapping[str, Any],
     certificate: Certificate,
     description: RunDescription,
-    at: Checkpoint,
+    at: StoredCheckpoint,
     metrics: Metrics,
     ledger: Ledger,
 ) -> None:
@@ -29,8 +31,6 @@ def expect_ended(
 
     `certificate` was computed afresh.
     """
-    from cloister.runs.model_file import ModelFile, expect_hashes
-
     wrong = _differs(stored, plain(certificate.to_json()))
     if wrong:
         raise Corrupted(
@@ -42,7 +42,7 @@ def expect_ended(
     same_software = stored["versions"] == certificate.versions  # else it may say things in other words
     if same_software and contents["certificate.txt"] != text_of(certificate):
         raise Corrupted(f"Expected the certificate.txt of the certificate in {path}, found another: restore it.")
-    ModelFile.from_bytes(contents["model.json"], path).expect_of(description, path)
+    ModelJson.from_bytes(contents["model.json"], path).expect_of(description, path)
     if not _holds_model(contents["model.safetensors"], list(description.model.shapes), at):
         raise Corrupted(f"Expected the model of the last checkpoint in {path}, found another: restore both.")
     whole = all(read_bytes(path / name)[-1:] in (b"", b"\n") for name in ("ledger.jsonl", "metrics.jsonl"))
@@ -58,23 +58,15 @@ def text_of(certificate: Certificate) -> bytes:
     return (str(certificate) + "\n").encode()
 
 
-def _holds_model(content: bytes, names: list[str], at: Checkpoint) -> bool:
+def _holds_model(content: bytes, names: list[str], at: StoredCheckpoint) -> bool:
     """Whether a model's file holds the trained parameters that a checkpoint keeps, to the bit, whatever it holds beside
     them. `names` are those of the trained parameters, in the order of the flat vector.
     """
-    from cloister.core.hashing import hash_of
-
-    tensors, _ = tensors_and_facts(content)
+    tensors, _ = read_tensors(content)
     if not set(names) <= set(tensors):
         return False
-    start = 0
-    for name in names:
-        piece = tensors[name].flatten()
-        same = at.result[start : start + len(piece)]
-        if len(same) != len(piece) or hash_of({"w": piece}) != hash_of({"w": same}):
-            return False
-        start += len(piece)
-    return start == len(at.result)
+    pieces, kept = [tensors[name] for name in names], at.result
+    return all(piece.dtype == kept.dtype for piece in pieces) and b"".join(piece.data for piece in pieces) == kept.data
 
 
 def _differs(stored: Mapping[str, Any], computed: Mapping[str, Any]) -> str | None:

@@ -8,33 +8,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cloister.data.arguments import IS_PATH
+from cloister.data.paths import TABLES, expect_there
 from cloister.data.task import Task
 from cloister.data.user.array_folder import from_array_folder, is_array_folder
 from cloister.data.user.from_tables import AnySchema, from_file, from_folder
 from cloister.data.user.image_folder import from_image_folder
 from cloister.data.user.schema_files import schema_of
-from cloister.data.user.tables import SUFFIXES
-from cloister.errors import CloisterError, expect
+from cloister.errors import expect
 
 LossName = Literal["cross_entropy", "ordinal", "mse", "mae", "huber", "multi_label", "hazards", "cox"]
 
 ArrayLossName = Literal["cross_entropy", "ordinal", "next_token", "mse", "mae", "huber", "multi_label", "cox"]
-
-
-def is_path(option: object) -> bool:
-    """Whether words on a command line name a path, and nothing else that data may be called."""
-    if not isinstance(option, str) or not option or "\0" in option:
-        return False
-    return (
-        "/" in option or "\\" in option or option in (".", "..") or Path(option).suffix in SUFFIXES or _is_there(option)
-    )
-
-
-def _is_there(option: str) -> bool:
-    try:
-        return Path(option).exists()
-    except (OSError, ValueError):  # a name that is too long for one, or holds what names cannot
-        return False
 
 
 def from_path(path: str | Path, **options: Any) -> Task:
@@ -50,8 +34,7 @@ def from_path(path: str | Path, **options: Any) -> Task:
 def maker_of(path: str) -> Callable[..., Task]:
     """The function that makes a task of what lies at a path; its arguments are the keys of a run."""
     where = Path(path)
-    if not _is_there(path):
-        raise CloisterError(f"Expected a folder or a file of data, found nothing at {path!r}: check the path.")
+    expect_there(path)
     if where.is_dir() and is_array_folder(where):
         return partial(from_array_path, path)
     if where.is_dir() and _has_folders_alone(where):
@@ -61,7 +44,7 @@ def maker_of(path: str) -> Callable[..., Task]:
 
 def _has_folders_alone(folder: Path) -> bool:
     seen = [one for one in folder.iterdir() if not one.name.startswith(".")]
-    return any(one.is_dir() for one in seen) and not any(one.suffix in SUFFIXES for one in seen if one.is_file())
+    return any(one.is_dir() for one in seen) and not any(one.suffix in TABLES for one in seen if one.is_file())
 
 
 def from_table_path(

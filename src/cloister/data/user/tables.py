@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from cloister.data.paths import TABLES
 from cloister.data.raw import Array
 from cloister.data.user.cells import Cells, cells_of
 from cloister.errors import CloisterError, Corrupted, expect, expect_package, shown
-
-SUFFIXES = (".csv", ".parquet", ".npz")
 
 
 @dataclass(frozen=True)
@@ -232,7 +231,7 @@ def client_files(folder: Path, pattern: str | None = None) -> list[tuple[str, Pa
 def _client(name: str, pattern: str | None) -> Iterator[str]:
     """The client of a file: what the * of a pattern stands for, else the name without its suffix."""
     if pattern is None:
-        if Path(name).suffix in SUFFIXES and not name.startswith("."):
+        if Path(name).suffix in TABLES and not name.startswith("."):
             yield Path(name).stem
         return
     before, _, after = pattern.partition("*")

@@ -1,17 +1,35 @@
-"""What people read: tables on the terminal and pictures in files, a file for each subject."""
+"""What people read: tables on the terminal and pictures in files, a file for each subject.
 
-from cloister.runs.report.catalogue import keys_table, methods_table
-from cloister.runs.report.clients import client_scores_table, client_scores_text, clients_table
-from cloister.runs.report.comparison import (
-    Compared,
-    compared,
-    comparison_plot,
-    comparison_table,
-    in_words,
-    settings_text,
-)
-from cloister.runs.report.runs import figures_table, run_figures, runs_plot, runs_table, scores_text
-from cloister.runs.report.style import expect_plot
+Names are imported when they are first used: a list of methods needs nothing of what a comparison does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cloister.runs.report.catalogue import keys_table, methods_table
+    from cloister.runs.report.clients import client_scores_table, client_scores_text, clients_table
+    from cloister.runs.report.comparison import (
+        Compared,
+        compared,
+        comparison_plot,
+        comparison_table,
+        in_words,
+        settings_text,
+    )
+    from cloister.runs.report.runs import figures_table, run_figures, runs_plot, runs_table, scores_text
+    from cloister.runs.report.style import expect_plot
+
+# Which names each module defines.
+_DEFINES = {
+    "catalogue": ("keys_table", "methods_table"),
+    "clients": ("client_scores_table", "client_scores_text", "clients_table"),
+    "comparison": ("Compared", "compared", "comparison_plot", "comparison_table", "in_words", "settings_text"),
+    "runs": ("figures_table", "run_figures", "runs_plot", "runs_table", "scores_text"),
+    "style": ("expect_plot",),
+}
 
 __all__ = [
     "Compared",
@@ -32,3 +50,15 @@ __all__ = [
     "scores_text",
     "settings_text",
 ]
+
+if not TYPE_CHECKING:  # type checkers know every name, and that there are no others
+
+    def __getattr__(name: str) -> Any:
+        module = next((module for module, names in _DEFINES.items() if name in names), None)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

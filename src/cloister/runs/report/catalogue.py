@@ -11,11 +11,11 @@ from cloister.runs.report.style import new_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from cloister.methods import MethodInfo
+    from cloister.runs.choices import MethodFacts
     from cloister.runs.keys import Key
 
 
-def methods_table(known: Mapping[str, MethodInfo]) -> Table:
+def methods_table(known: Mapping[str, MethodFacts]) -> Table:
     """What is known of every method."""
     table = new_table("method", "protects", "paper", "must be trusted", "what is proven")
     for column in table.columns:

@@ -11,7 +11,8 @@ from cloister.privacy.certificate_text import round_up
 from cloister.privacy.unit import sample_account
 from cloister.runs.client_scores import NOT_PRIVATE, ClientScores, summed_up
 from cloister.runs.folder import RunFolder
-from cloister.runs.metric_catalogue import CATALOGUE, figure
+from cloister.runs.metric_catalogue import CATALOGUE
+from cloister.runs.metric_text import figure
 from cloister.runs.report.style import new_table
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloister.privacy.certificate_text import round_up
 from cloister.runs.folder import RunFolder
-from cloister.runs.metric_catalogue import figure
+from cloister.runs.metric_text import figure
 from cloister.runs.report.runs import kept_lines, last_of, watched_in
 from cloister.runs.report.style import line_colors, new_figure, new_table
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloister.privacy.certificate_text import round_up
 from cloister.runs.folder import RunFolder
-from cloister.runs.metric_catalogue import figure
+from cloister.runs.metric_text import figure
 from cloister.runs.report.style import line_colors, new_figure, new_table
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ def run_figures(folders: Mapping[str, RunFolder]) -> list[dict[str, Any]]:
 
 def kept_lines(folder: RunFolder, lines: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """The lines up to the model that is kept: the newest, or the best in validation."""
-    kept = folder.load("cpu").kept
-    return lines if kept.best is None else lines[: kept.round]
+    return lines[: folder.checkpoint().best_round]
 
 
 def watched_in(lines: Sequence[Mapping[str, Any]]) -> tuple[str, float | None]:

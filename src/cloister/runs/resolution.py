@@ -1,0 +1,109 @@
+"""From keys to what they mean: which choice each part is, and the value of every key. Others are refused.
+
+It asks a catalogue (`choices.py`) and nothing else, so that slips can be found before anything heavy is imported.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cloister.data.defaults import defaults_of
+from cloister.errors import CloisterError, nearest
+from cloister.runs.choices import PARTS, Catalogue, MethodFacts
+from cloister.runs.keys import Key, converted, in_groups
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Which option was chosen for each part, and the value of every key that has one."""
+
+    chosen: dict[str, str]
+    values: dict[str, Any]
+
+
+def resolve(
+    catalogue: Catalogue, values: Mapping[str, Any], among: Iterable[str] = PARTS, more: Iterable[Key] = ()
+) -> Resolved:
+    """Some parts of a run with these keys, where `more` are keys that belong to none of them."""
+    chosen = _chosen(catalogue, values, catalogue.part_names(values, among))
+    keys = [key for part, option in chosen.items() for key in catalogue.keys_of(part, option)] + list(more)
+    _refuse_unknown(catalogue, values, {key.name for key in keys}, chosen)
+    return Resolved(chosen, {**chosen, **values_of(keys, values)})
+
+
+def method_facts(catalogue: Catalogue, values: Mapping[str, Any]) -> MethodFacts:
+    """What is known of the method that is chosen here; one that was not registered is made, to see what it says."""
+    name = catalogue.option("method", values)
+    known = catalogue.choice("method", name).facts
+    if known is not None:
+        return known
+    from cloister.runs.config import facts_when_made
+
+    return facts_when_made(name, values)
+
+
+def known_keys(catalogue: Catalogue, values: Mapping[str, Any]) -> set[str]:
+    """The keys of the parts that are chosen here, and of every run."""
+    chosen = _chosen(catalogue, values, catalogue.part_names(values))
+    keys = [key for part, option in chosen.items() for key in catalogue.keys_of(part, option)]
+    return {*chosen, *(key.name for key in (*keys, *catalogue.run))}
+
+
+def grouped_keys(catalogue: Catalogue, values: Mapping[str, Any]) -> dict[str, list[Key]]:
+    """The keys of a run in which these are given, by heading: the choices, those of each choice, and of every run."""
+    names = catalogue.part_names(values)
+    try:
+        chosen = _chosen(catalogue, values, names)
+    except CloisterError:  # a method of another package says what it comes with only when it is made
+        chosen = {part: catalogue.option(part, values) for part in names}
+    groups = {"choices": [Key(part, "choice", str, option, PARTS[part].help) for part, option in chosen.items()]}
+    groups |= {f"{part} {option}": catalogue.keys_of(part, option) for part, option in chosen.items()}
+    groups |= {f"every run: {group}": keys for group, keys in in_groups(catalogue.run).items()}
+    _refuse_unknown(catalogue, values, {key.name for keys in groups.values() for key in keys}, chosen)
+    return {heading: keys for heading, keys in groups.items() if keys}
+
+
+def _chosen(catalogue: Catalogue, values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, str]:
+    """Which option each part is: the one asked for, the method's or the data set's own, or the default."""
+    defaults = {**_defaults(values), **(method_facts(catalogue, values).defaults if "method" in names else {})}
+    return {part: catalogue.name_of(part, values.get(part, defaults.get(part, PARTS[part].default))) for part in names}
+
+
+def _defaults(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    return defaults_of(str(values.get("data", PARTS["data"].default)), values)
+
+
+def values_of(keys: Iterable[Key], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The value of every key that has one: the one given, the data set's own, or the default."""
+    defaults, resolved = _defaults(values), {}
+    for key in keys:
+        if key.name in values:
+            resolved[key.name] = converted(key, values[key.name])
+        elif key.default is inspect.Parameter.empty:
+            meaning = f" ({key.help})" if key.help else ""
+            raise CloisterError(
+                f"Expected a value for {key.name}{meaning}, found none: {key.owner} needs it, so "
+                f"add {key.name} = ... to the config or {key.name}=... to the command."
+            )
+        elif key.default is not None:
+            resolved[key.name] = defaults.get(key.name, key.default)
+    return resolved
+
+
+def _refuse_unknown(
+    catalogue: Catalogue, values: Mapping[str, Any], known: set[str], chosen: Mapping[str, str]
+) -> None:
+    for name in values:
+        if name in known or name in chosen:
+            continue
+        elsewhere = next((key for key in catalogue.all_keys() if key.name == name), None)
+        if elsewhere is not None and elsewhere.owner.split()[0] in chosen:
+            part = elsewhere.owner.split()[0]
+            raise CloisterError(
+                f"Expected keys of {part} {chosen[part]}, found {name!r}, which belongs to {elsewhere.owner}: remove "
+                f"it, or choose {elsewhere.owner.replace(' ', ' = ')}."
+            )
+        raise CloisterError(f"Expected a known key, found {name!r}: {nearest(name, known | set(PARTS))}.")
