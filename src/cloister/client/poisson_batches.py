@@ -44,13 +44,8 @@ def draw_batches(
     clients: Sequence[int],
     sizes: Sequence[int],
     places: int,
-    alike: bool = False,
 ) -> DrawnBatches:
-    """The batches of some clients in a round, laid out for `places` clients (the others take no step).
-
-    `alike`: all steps have the same width, so that a step finds the memory of the one before. Where memory is not
-    recycled by size, a new shape costs more than a few places that nobody fills.
-    """
+    """The batches of some clients in a round, laid out for `places` clients (the others take no step)."""
     drawn = [_batches_of(streams, round, phase, batching, who, n) for who, n in zip(clients, sizes, strict=True)]
     own = [batching.steps_for(n) for n in sizes]
     steps = max(own, default=0)
@@ -58,8 +53,6 @@ def draw_batches(
     for place, (step, _) in enumerate(drawn):
         counts[place] = np.bincount(step, minlength=steps)
     widths = [_width(batching, int(most), max(sizes), places) for most in counts.max(0, initial=0)]
-    if alike:
-        widths = [max(widths)] * steps if widths else []
     samples = np.zeros((places, steps, max(widths, default=0)), dtype=np.int64)
     for place, (step, sample) in enumerate(drawn):
         first = np.cumsum(counts[place]) - counts[place]
@@ -127,7 +120,10 @@ class StepNoise:
         self._drawn: tuple[int, Tensor] | None = None
 
     def at(self, step: int) -> Tensor:
-        """[places, n]: of one step of every client; who does not take it, or is not there, has none."""
+        """[places, n]: of one step of every client; who does not take it, or is not there, has none.
+
+        Steps are asked for in turn: on a CPU, what was returned is valid until a step of the next block is asked for.
+        """
         number, inside = divmod(step, self.block)
         if self._drawn is None or self._drawn[0] != number:
             self._drawn = number, self._draw(number)
@@ -136,19 +132,28 @@ class StepNoise:
     def _draw(self, number: int) -> Tensor:
         """The next steps: [steps, places, n]. How many a client draws depends on nobody else."""
         first = number * self.block
-        drawn = self.like.new_zeros(min(self.block, self.most - first), self.places, self.like.numel())
+        drawn = self._memory(min(self.block, self.most - first))
+        drawn[:, len(self.sources) :] = 0
 
         def draw(place: int, source: tuple[int, float, int]) -> None:
             client, scale, steps = source
-            own = drawn[: max(min(steps - first, self.block), 0), place]
+            taken = max(min(steps - first, self.block), 0)
+            own = drawn[:taken, place]
             noise = self.streams.protective_normal(torch.empty_like(own), "step noise", self.round, client, number)
             torch.mul(noise, scale, out=own)
+            drawn[taken:, place] = 0
 
         several = len(self.sources) > 1 and not drawn.is_cuda and torch.get_num_threads() > 1
         each = _pool(torch.get_num_threads()).map if several and drawn.numel() > _WORTH_THREADS else map
         for _ in each(draw, range(len(self.sources)), self.sources):
             pass
         return drawn
+
+    def _memory(self, steps: int) -> Tensor:
+        """[steps, places, n], not yet written: on a CPU that of the steps before, which are over."""
+        if self._drawn is not None and not self._drawn[1].is_cuda and steps <= len(self._drawn[1]):
+            return self._drawn[1][:steps]
+        return self.like.new_empty(steps, self.places, self.like.numel())
 
 
 @cache

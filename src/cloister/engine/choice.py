@@ -23,6 +23,9 @@ from cloister.round.bind import over_made_up_clients
 MEMORY_BUDGET = 2**30
 """Bytes that a chunk of clients may take on a CPU, unless the user says otherwise."""
 
+BEYOND_CACHE = 2**24
+"""Bytes from which on a CPU tries fewer clients at a time, too: their private steps may find memory used before."""
+
 WORTH_CAPTURING, WORTH_COMPILING = 5.0, 60.0
 """Seconds that the rounds must take otherwise before these are tried: capturing takes about one, compiling 10 to 60."""
 
@@ -82,6 +85,9 @@ def choose(fed: Federation, w: Tensor, chunk: int, rounds: int, sample: int = 24
     threads = torch.get_num_threads()
     if not w.is_cuda:
         candidates: list[Engine] = [Loop(), Vectorized(chunk)]
+        together, private = few.population.clients, fed.method.local.private is not None
+        if private and together > 1 and together * bytes_per_client(fed, w) > BEYOND_CACHE:
+            candidates.append(Vectorized(-(-together // 2)))
         candidates += [Loop(workers=threads)] if threads > 1 else []
         return min(candidates, key=lambda engine: _seconds_if_able(engine, few, w, repeats))
     times: dict[float, Engine] = {}
