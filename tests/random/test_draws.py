@@ -355,7 +355,7 @@ def test_the_law_of_a_share_does_not_depend_on_the_numbers_type(place):
 
 
 def test_noise_of_a_step_is_never_left_over_from_the_steps_before(monkeypatch):
-    """Blocks are drawn into the same memory: who has fewer steps, and places nobody fills, have zeros in every block."""
+    """Blocks share memory: who has fewer steps, and places that nobody fills, have zeros in every block."""
     monkeypatch.setattr(poisson_batches, "AHEAD", 2 * 5)
     streams, like = Streams(3), torch.empty(5)
 
