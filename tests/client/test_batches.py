@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.client.batches import rounded_up, shape_of, shuffled
+from cloister.client import batches
+from cloister.client.batches import Work, local_steps, rounded_up, shape_of, shuffled
 from cloister.client.population import Population
 from cloister.core import Batching
 from cloister.random.streams import fold
@@ -120,3 +121,29 @@ def test_padding_to_one_of_few_shapes_changes_no_batch(sizes, batching):
 def test_nobody_has_data():
     made = planned([0, 0], Batching(4, local_steps=3))
     assert not made.mask.any()
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_every_step_has_its_own_samples_in_memory_that_steps_share(together):
+    """Two phases, steps of several widths (one of them empty), many clients at once and one alone."""
+    people, random = population([40, 40, 40]), torch.Generator().manual_seed(0)
+    phases = []
+    for steps, width in ((4, 7), (3, 9)):
+        samples = torch.randint(120, (3, steps, width), generator=random)
+        mask, each = torch.ones_like(samples, dtype=torch.bool), torch.zeros(3, steps, dtype=torch.int64)
+        phases.append(batches.Batches(samples, mask, each, each, each == 0))
+    key, share = torch.zeros(3, dtype=torch.int64), torch.empty(3, 0)
+    if not together:
+        phases, key, share = [batches.Batches(*(column[1] for column in phase)) for phase in phases], key[1], share[1]
+    widths = [(3, 7, 0, 5), None]
+    seen = [
+        (phase, batch.inputs.clone())
+        for phase, batch in local_steps(people, Work((*phases,), key, share, {}), widths, None)
+    ]
+    expected = [
+        (phase, people.inputs[made.samples[..., step, : (widths[phase] or [9] * 3)[step]]])
+        for phase, made in enumerate(phases)
+        for step in range(made.samples.shape[-2])
+    ]
+    assert [phase for phase, _ in seen] == [phase for phase, _ in expected] == [0] * 4 + [1] * 3
+    assert all(torch.equal(inputs, rows) for (_, inputs), (_, rows) in zip(seen, expected, strict=True))

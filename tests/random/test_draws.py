@@ -352,3 +352,21 @@ def test_the_law_of_a_share_does_not_depend_on_the_numbers_type(place):
             part = share(mechanism, Streams(2), torch.empty(100_001, dtype=dtype), Sensitivity(0.5), 3, -1, 1)
         assert stats.kstest(part.double().numpy() / scale, "norm").pvalue > 1e-4
         assert stats.kstest(part.double().numpy() / scale * 1.05, "norm").pvalue < 1e-4
+
+
+def test_noise_of_a_step_is_never_left_over_from_the_steps_before(monkeypatch):
+    """Blocks share memory: who has fewer steps, and places that nobody fills, have zeros in every block."""
+    monkeypatch.setattr(poisson_batches, "AHEAD", 2 * 5)
+    streams, like = Streams(3), torch.empty(5)
+
+    def alone(client, scale, steps):
+        """Each step asked for by itself, of an object that has drawn nothing before."""
+        return [StepNoise(streams, 4, [(client, scale, steps)], like, 1).at(step)[0] for step in range(steps)]
+
+    sources = [(0, 1.0, 7), (6, 2.0, 3), (2, 0.5, 4)]
+    noise, expected = StepNoise(streams, 4, sources, like, 5), [alone(*source) for source in sources]
+    for step in range(7):
+        drawn = noise.at(step)
+        for place, own in enumerate(expected):
+            assert torch.equal(drawn[place], own[step] if step < len(own) else torch.zeros(5))
+        assert not drawn[3:].any()

@@ -6,6 +6,7 @@ which batch depends on the client's key alone, never on who else is in the cohor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -19,11 +20,12 @@ from cloister.core import Batch, Batching, LocalRule, State, Tensors
 from cloister.random.streams import fold
 
 
-def rows_of(samples: Tensor, rows: Tensor) -> Tensor:
-    """samples[rows]; on a CPU by copies of whole rows, which are several times as fast."""
+def rows_of(samples: Tensor, rows: Tensor, memory: Tensor | None = None) -> Tensor:
+    """samples[rows]; on a CPU by copies of whole rows, which are several times as fast, into `memory` if given."""
     if samples.is_cuda:
         return samples[rows]
-    return samples.index_select(0, rows.flatten()).view(*rows.shape, *samples.shape[1:])
+    out = None if memory is None else memory[: rows.numel()]
+    return torch.index_select(samples, 0, rows.flatten(), out=out).view(*rows.shape, *samples.shape[1:])
 
 
 class Shape(NamedTuple):
@@ -187,12 +189,14 @@ def local_steps(
 ) -> Iterator[tuple[int, Batch]]:
     """The one local loop: the phase and the batch of every step, for one client, or for k at once (tensors [k, ...]).
 
-    `widths` says for each phase how many samples of a step's batch are looked at; without them all are.
+    `widths` says for each phase how many samples of a step's batch are looked at; without them all are. On a CPU the
+    inputs of a step lie where those of the step before lay: new memory for each would have to be cleared first.
     """
     stacked = work.key.dim()
     none = work.key.new_empty(*work.key.shape, 0)  # of noise
     for phase, batches in enumerate(work.phases):
         wide = None if widths is None else widths[phase]
+        memory = _memory_for(population.inputs, batches, stacked, wide)
         for number, (inputs, labels, rows) in enumerate(population.near(batches.samples, stacked)):
             width = rows.shape[-1] if wide is None else wide[number]
             rows = rows[..., :width]
@@ -201,7 +205,15 @@ def local_steps(
             key = batches.key.select(stacked, number).contiguous()
             live = batches.live.select(stacked, number).contiguous()
             drawn = none if noise is None else noise.at(number) if stacked else noise.at(number)[0]
-            yield phase, Batch(rows_of(inputs, rows), rows_of(labels, rows), mask, divisor, key, live, drawn)
+            yield phase, Batch(rows_of(inputs, rows, memory), rows_of(labels, rows), mask, divisor, key, live, drawn)
+
+
+def _memory_for(inputs: Tensor, batches: Batches, stacked: int, widths: Sequence[int] | None) -> Tensor | None:
+    """Where the inputs of one step of a phase fit in, whichever it is; None on a GPU, whose memory is kept by torch."""
+    if inputs.is_cuda:
+        return None
+    width = batches.samples.shape[-1] if widths is None else max(widths, default=0)
+    return inputs.new_empty(math.prod(batches.samples.shape[:stacked]) * width, *inputs.shape[1:])
 
 
 def shuffled(

@@ -44,12 +44,12 @@ def draw_batches(
     clients: Sequence[int],
     sizes: Sequence[int],
     places: int,
-    alike: bool = False,
+    of_all: int | None = None,
 ) -> DrawnBatches:
     """The batches of some clients in a round, laid out for `places` clients (the others take no step).
 
-    `alike`: all steps have the same width, so that a step finds the memory of the one before. Where memory is not
-    recycled by size, a new shape costs more than a few places that nobody fills.
+    `of_all`, the samples of the largest client there is, where another width is another program: then all steps of a
+    run have the same, but for one in a million.
     """
     drawn = [_batches_of(streams, round, phase, batching, who, n) for who, n in zip(clients, sizes, strict=True)]
     own = [batching.steps_for(n) for n in sizes]
@@ -57,9 +57,8 @@ def draw_batches(
     counts = np.zeros((places, steps), dtype=np.int64)
     for place, (step, _) in enumerate(drawn):
         counts[place] = np.bincount(step, minlength=steps)
-    widths = [_width(batching, int(most), max(sizes), places) for most in counts.max(0, initial=0)]
-    if alike:
-        widths = [max(widths)] * steps if widths else []
+    largest = of_all or max(sizes)
+    widths = [_width(batching, int(most), largest, places, bool(of_all)) for most in counts.max(0, initial=0)]
     samples = np.zeros((places, steps, max(widths, default=0)), dtype=np.int64)
     for place, (step, sample) in enumerate(drawn):
         first = np.cumsum(counts[place]) - counts[place]
@@ -100,7 +99,7 @@ def _batches_of(streams: Streams, round: int, phase: int, batching: Batching, cl
     return np.repeat(np.arange(steps), batch_size), samples.flatten().numpy()
 
 
-def _width(batching: Batching, most: int, largest: int, clients: int) -> int:
+def _width(batching: Batching, most: int, largest: int, clients: int, constant: bool) -> int:
     """At least `most`, and one of a few: what is compiled or captured for a shape serves many steps.
 
     The largest of so many Poisson batches is about so many deviations above a batch's size; what is seldom smaller need
@@ -110,6 +109,7 @@ def _width(batching: Batching, most: int, largest: int, clients: int) -> int:
     if batching.batch_sampling == "fixed_size":
         return min(batch_size, largest)
     usual = batch_size + 0.8 * math.sqrt(2 * math.log(clients) * batch_size) if clients > 1 else 1
+    usual = min(batch_size + 5 * math.sqrt(batch_size) + 2, largest) if constant else usual
     unit = max(4, 1 << max(batch_size.bit_length() - 4, 0))
     return -(-max(most, int(usual)) // unit) * unit
 
@@ -127,7 +127,10 @@ class StepNoise:
         self._drawn: tuple[int, Tensor] | None = None
 
     def at(self, step: int) -> Tensor:
-        """[places, n]: of one step of every client; who does not take it, or is not there, has none."""
+        """[places, n]: of one step of every client; who does not take it, or is not there, has none.
+
+        Steps are asked for in turn: on a CPU, what was returned is valid until a step of the next block is asked for.
+        """
         number, inside = divmod(step, self.block)
         if self._drawn is None or self._drawn[0] != number:
             self._drawn = number, self._draw(number)
@@ -136,19 +139,28 @@ class StepNoise:
     def _draw(self, number: int) -> Tensor:
         """The next steps: [steps, places, n]. How many a client draws depends on nobody else."""
         first = number * self.block
-        drawn = self.like.new_zeros(min(self.block, self.most - first), self.places, self.like.numel())
+        drawn = self._memory(min(self.block, self.most - first))
+        drawn[:, len(self.sources) :] = 0
 
         def draw(place: int, source: tuple[int, float, int]) -> None:
             client, scale, steps = source
-            own = drawn[: max(min(steps - first, self.block), 0), place]
+            taken = max(min(steps - first, self.block), 0)
+            own = drawn[:taken, place]
             noise = self.streams.protective_normal(torch.empty_like(own), "step noise", self.round, client, number)
             torch.mul(noise, scale, out=own)
+            drawn[taken:, place] = 0
 
         several = len(self.sources) > 1 and not drawn.is_cuda and torch.get_num_threads() > 1
         each = _pool(torch.get_num_threads()).map if several and drawn.numel() > _WORTH_THREADS else map
         for _ in each(draw, range(len(self.sources)), self.sources):
             pass
         return drawn
+
+    def _memory(self, steps: int) -> Tensor:
+        """[steps, places, n], not yet written: on a CPU that of the steps before, which are over."""
+        if self._drawn is not None and not self._drawn[1].is_cuda and steps <= len(self._drawn[1]):
+            return self._drawn[1][:steps]
+        return self.like.new_empty(steps, self.places, self.like.numel())
 
 
 @cache

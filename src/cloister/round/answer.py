@@ -150,9 +150,10 @@ class RoundPlan:
         fed, local = self.fed, self.fed.method.local
         if len(local.phases) == 1 and local.batching.batch_sampling is None:
             return Drawn([], None)
-        sizes, alike = fed.population.counts[clients].tolist(), not self.offer.w.is_cuda
+        sizes = fed.population.counts[clients].tolist()
+        of_all = int(fed.population.counts.max()) if self.offer.w.is_cuda else None
         drawn_batches = [
-            draw_batches(fed.streams, self.offer.round, number, phase.batching, clients.tolist(), sizes, places, alike)
+            draw_batches(fed.streams, self.offer.round, number, phase.batching, clients.tolist(), sizes, places, of_all)
             if phase.batching.batch_sampling
             else None
             for number, phase in enumerate(local.phases)

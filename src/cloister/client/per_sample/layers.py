@@ -71,6 +71,10 @@ class Layer(ABC):
         """About how many numbers a sample's portion takes."""
 
 
+_NARROW = 32
+"""From so many outputs on, a product takes as long either way."""
+
+
 class Dense(Layer):
     """F.linear, on vectors or on sequences of any shape."""
 
@@ -79,7 +83,15 @@ class Dense(Layer):
 
     def tapped(self, call: Call, bias: Tensor | None, tap: Tensor) -> tuple[Tensor, Tensor]:
         assert call.weight is not None
+        if self._narrow and not call.input.is_cuda:
+            output = (call.weight @ call.input.mT).mT
+            return (output if bias is None else output + bias) + tap, call.input
         return F.linear(call.input, call.weight, bias) + tap, call.input
+
+    @property
+    def _narrow(self) -> bool:
+        """Whether there are few outputs: on a CPU their product with the inputs takes half as long, transposed."""
+        return len(self.output) == 1 and self.kernel[0] < _NARROW
 
     def layer_gradients(self, kept: Tensor, g: Tensor, masks: Masks, written: bool) -> LayerGradients:
         if len(self.output) > 1:
