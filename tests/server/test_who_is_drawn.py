@@ -222,3 +222,20 @@ def test_the_tests_above_notice(how):
         return
     with pytest.raises(AssertionError):
         expect_drawn_as(PoissonGaussian(1.0, 0.3), there, [1, 2, 5])
+
+
+@pytest.mark.parametrize("batch_sampling", ["poisson", "fixed_size"])
+def test_steps_of_a_run_have_one_width_where_another_is_another_program(batch_sampling):
+    """Whoever is in a chunk, and however large they are; what is drawn stays the same."""
+    batching = Batching(20, local_steps=30, batch_sampling=batch_sampling)
+    widths = set()
+    for round, sizes in enumerate(([100, 300, 7], [300], [60, 61], [9, 2, 3, 5]), start=1):
+        clients = list(range(len(sizes)))
+        plain = draw_batches(Streams(2), round, 0, batching, clients, sizes, 6)
+        alike = draw_batches(Streams(2), round, 0, batching, clients, sizes, 6, of_all=300)
+        widths |= set(alike.widths)
+        narrow = plain.samples.shape[2]
+        assert torch.equal(alike.samples[:, :, :narrow], plain.samples)
+        assert torch.equal(alike.mask[:, :, :narrow], plain.mask)
+        assert not alike.mask[:, :, narrow:].any()
+    assert len(widths) == 1
