@@ -90,8 +90,8 @@ def test_every_tile_is_as_precise_as_it_says(shape, precision, monkeypatch):
                 for dtype in (torch.float32, torch.bfloat16) if precision == "bf16" else (torch.float32,):
                     found = error(Tiles(precision), dtype=dtype)
                     assert found < {"exact": 3e-6, "tf32": 2e-3, "bf16": 2e-2}[precision], (operation, choice, dtype)
-                if choice[0] == "tf32x3":  # no worse than what the library calls float32
-                    assert found <= 1.5 * error(Unfold), (operation, choice)
+                if choice[0] == "tf32x3":  # no worse than what the library calls float32, of which short sums are good
+                    assert found <= max(1.5 * error(Unfold), 2e-7), (operation, choice)
 
 
 @NO_STAND_IN

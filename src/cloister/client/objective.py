@@ -37,7 +37,7 @@ def objective_of(
     _refuse_batch_norm(module)
     dtype = next(iter(module.parameters())).dtype
     draws = _try(module, loss, preprocess.test(inputs, dtype), labels, classes)
-    own, tied = _PerThread(module), _shares_parameters(module)
+    own, tied = _PerThread(module, copy.deepcopy(module)), _shares_parameters(module)
 
     def losses(
         parameters: dict[str, Tensor],
@@ -71,13 +71,16 @@ def objective_of(
 
 
 class _PerThread(threading.local):
-    """A module for each thread: `functional_call` puts other parameters into it for as long as it runs."""
+    """A module for each thread: `functional_call` puts other parameters into it for as long as it runs.
 
-    def __init__(self, module: nn.Module) -> None:
+    Copies are made of one that is never run: in another thread the module may hold other parameters just now.
+    """
+
+    def __init__(self, module: nn.Module, unused: nn.Module) -> None:
         first = threading.current_thread() is threading.main_thread()
         with _disable_current_modes():  # a thread may need its copy while it traces, where tensors have no numbers
-            self.module = module if first else copy.deepcopy(module)
-            self.still = copy.deepcopy(module).eval()  # as it is used, without dropout
+            self.module = module if first else copy.deepcopy(unused)
+            self.still = copy.deepcopy(unused).eval()  # as it is used, without dropout
 
 
 def _shares_parameters(module: nn.Module) -> bool:

@@ -25,11 +25,8 @@ from cloister.round import Engine, Federation, cohort_total
 MEMORY_BUDGET = 2**30
 """Bytes that a chunk of clients may take on a CPU, unless the user says otherwise."""
 
-COMPILING = 18.0
-"""Seconds that compiling takes, about, while rounds go on."""
-
-FASTER = 2.0
-"""How many times as fast compiled rounds are, about."""
+COMPILING = 24.0
+"""Seconds that compiling takes, about, in the background, the first time."""
 
 BEYOND_CACHE = 2**24
 """Bytes from which on a CPU tries fewer clients at a time, too: their private steps may find memory used before."""
@@ -110,7 +107,7 @@ def _on_a_gpu(fed: Federation, w: Tensor, chunk: int, rounds: int) -> Engine:
         slow: list[Engine] = [Loop(), Vectorized(chunk)]
         return min(slow, key=lambda engine: _seconds_if_able(engine, made_up_clients(fed, min(chunk, 2)), w, 1))
     seconds *= math.ceil(max(1, round(fed.denominator)) / chunk)
-    if seconds * rounds * (1 - 1 / FASTER) < COMPILING:
+    if seconds * rounds < 2 * COMPILING:  # at least half of the run shall gain by it
         return Graphed(chunk)
     return Switching(chunk, compiled_from=2 + math.ceil(COMPILING / seconds))
 

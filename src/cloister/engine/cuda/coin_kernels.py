@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cloister.engine.cuda.launches import Launch, submit
+
 WIDE = 1024
 
 
@@ -28,7 +30,7 @@ def _empty(keys: Tensor, count: int, limit: int) -> Tensor:
 
 def _drawn(keys: Tensor, count: int, limit: int) -> Tensor:
     out = _empty(keys, count, limit)
-    _coins[(triton.cdiv(count, WIDE), len(keys))](keys, out, count, limit, WIDE, num_warps=4)
+    submit(Launch(_coins, (triton.cdiv(count, WIDE), len(keys)), (keys, out, count, limit, WIDE)))
     return out
 
 

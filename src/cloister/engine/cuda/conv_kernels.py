@@ -13,15 +13,14 @@ Operations are defined by their schema: `torch.library.custom_op` imports torch'
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from cloister.engine.cuda.tiles import submit
+from cloister.engine.cuda.launches import Launch, submit
 
 ENOUGH_PROGRAMS = 1056
 """About eight for each multiprocessor of a large device."""
@@ -135,33 +134,6 @@ def _weight_gradient(
 def _fitting(most: int, count: int) -> int:
     """A power of two that holds `count`, between 16 and `most`."""
     return min(most, max(16, triton.next_power_of_2(count)))
-
-
-class Launch(NamedTuple):
-    """A kernel with its arguments; to compile it, the tensors among them need not hold numbers."""
-
-    kernel: Any
-    grid: tuple[int, ...]
-    arguments: tuple[Any, ...]
-    warps: int
-    stages: int
-
-    def __call__(self) -> None:
-        self.kernel[self.grid](*self.arguments, num_warps=self.warps, num_stages=self.stages)
-
-    @property
-    def kinds(self) -> tuple[Any, ...]:
-        """The arguments, of tensors the types of their numbers."""
-        return tuple(a.dtype if isinstance(a, Tensor) else a for a in self.arguments)
-
-    @property
-    def signature(self) -> Hashable:
-        """What it is compiled for (and a little more: not every number makes another kernel)."""
-        return str(self.kernel), self.kinds, self.warps, self.stages
-
-    def compile(self) -> None:
-        """Compile the kernel without running it."""
-        self.kernel.warmup(*self.kinds, grid=self.grid, num_warps=self.warps, num_stages=self.stages)
 
 
 def convolve_launch(

@@ -22,7 +22,7 @@ from cloister.client.batches import Chunk, Drawn, Shape, rounded_up, shapes_of
 from cloister.core.state import flatten, unflatten
 from cloister.engine.chunking import ChunkProgram, same_program
 from cloister.engine.compilation import Compiled, captured, traced
-from cloister.engine.cuda import tiles
+from cloister.engine.cuda.launches import warm_up
 from cloister.engine.fusion import fused, start_workers
 from cloister.engine.vectorized import Vectorized
 from cloister.round import Federation, RoundPlan, Sum
@@ -102,10 +102,6 @@ def _places(fed: Federation, chunk: int) -> int:
     return min(chunk, fed.population.clients)
 
 
-_WARM_UP = 2
-"""Steps after which all kernels have run."""
-
-
 class _Graph:
     """A captured chunk with its inputs and outputs."""
 
@@ -133,8 +129,7 @@ class _Graph:
             aside = torch.cuda.Stream()
             aside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(aside):  # kernels are compiled and loaded before the capture
-                tiles.compiled_ahead(lambda: compute(_WARM_UP))
-                compute(_WARM_UP)
+                warm_up(lambda: compute(steps=1))
             torch.cuda.current_stream().wait_stream(aside)
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):  # others may compile

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cloister.engine.cuda.launches import Launch, submit
+
 BLOCK = 1024
 
 
@@ -49,9 +51,8 @@ def pool(x: Tensor) -> tuple[Tensor, Tensor]:
     images, height, width, channels = x.shape
     y = x.new_empty(images, height // 2, width // 2, channels)
     which = torch.empty_like(y, dtype=torch.int8)
-    _pool[(triton.cdiv(y.numel(), BLOCK),)](
-        x, y, which, height, width, channels, height // 2, width // 2, y.numel(), BLOCK, num_warps=4
-    )
+    arguments = (x, y, which, height, width, channels, height // 2, width // 2, y.numel(), BLOCK)
+    submit(Launch(_pool, (triton.cdiv(y.numel(), BLOCK),), arguments))
     return y, which
 
 
@@ -60,7 +61,6 @@ def spread(gy: Tensor, which: Tensor, size: tuple[int, int]) -> Tensor:
     images, tall, broad, channels = gy.shape
     whole = size == (2 * tall, 2 * broad)  # an odd last line is in no window
     gx = (gy.new_empty if whole else gy.new_zeros)(images, *size, channels)
-    _spread[(triton.cdiv(gy.numel(), BLOCK),)](
-        gy, which, gx, *size, channels, tall, broad, gy.numel(), BLOCK, num_warps=4
-    )
+    arguments = (gy, which, gx, *size, channels, tall, broad, gy.numel(), BLOCK)
+    submit(Launch(_spread, (triton.cdiv(gy.numel(), BLOCK),), arguments))
     return gx

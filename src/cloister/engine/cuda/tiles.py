@@ -7,17 +7,13 @@ rounds: its convolutions are tried with every tile, and what was fastest is kept
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from importlib.metadata import version
-from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from cloister.engine.cuda.launches import Launch, compile_all
 from cloister.engine.disk_cache import DiskCache
 
 Tile = tuple[int, ...]
@@ -56,49 +52,6 @@ def default_tile(operation: str, precision: str) -> Choice:
     return _TILES[operation, precision][0]
 
 
-def compiled_ahead(compute: Callable[[], object]) -> None:
-    """Compile the kernels of a computation side by side, before they are needed one after the other.
-
-    To find out which, it is computed once without its convolutions.
-    """
-    if find_spec("triton") is None:
-        return
-    _THREAD.noted = {}
-    try:
-        compute()
-        _compile(list(_THREAD.noted.values()))
-    finally:
-        _THREAD.noted = None
-
-
-def submit(launch: Launch) -> None:
-    """Launch a kernel; or note it, to compile it ahead."""
-    if _THREAD.noted is None:
-        launch()
-    else:
-        _THREAD.noted[launch.signature] = launch
-
-
-class Launch(Protocol):
-    """A kernel with its arguments."""
-
-    @property
-    def signature(self) -> Hashable:
-        """What it is compiled for."""
-
-    def __call__(self) -> None: ...
-
-    def compile(self) -> None:
-        """Compile the kernel without running it."""
-
-
-class _Thread(threading.local):
-    noted: dict[Hashable, Launch] | None = None
-
-
-_THREAD = _Thread()
-
-
 def tune(graph: torch.fx.GraphModule) -> None:
     """Give every convolution of a program the tile that is fastest for its shape."""
     keys = {node: _key(node) for node in _convolutions(graph)}
@@ -110,9 +63,10 @@ def tune(graph: torch.fx.GraphModule) -> None:
         else:
             CHOSEN[key] = known
     launches = [_launch(node, choice) for node in unknown.values() for choice in _options(node)]
-    _compile(list({launch.signature: launch for launch in launches}.values()))
+    compile_all({launch.signature: launch for launch in launches}.values())
     for key, node in unknown.items():
-        CHOSEN[key] = list(min((_milliseconds(node, choice), choice) for choice in _options(node))[1])
+        _, (how, tile) = min((_milliseconds(node, choice), choice) for choice in _options(node))
+        CHOSEN[key] = [how, list(tile)]
         _ON_DISK.remember(_versioned(key), CHOSEN[key])
     for node, key in keys.items():
         how, tile = CHOSEN[key]
@@ -159,18 +113,6 @@ def _launch(node: torch.fx.Node, choice: Choice) -> Launch:
         return conv_kernels.weight_gradient_launch(gy, x, kernel, stride, padding, tile, how)[0]
     x, w, bias, _, stride, padding, dilation, *_ = arguments
     return conv_kernels.convolve_launch(x, w, bias, node.meta["val"], stride, padding, dilation, tile, how)
-
-
-def _compile(launches: list[Launch]) -> None:
-    """Each in a thread: most of the work is done outside of the interpreter."""
-
-    def compile(launch: Launch) -> None:
-        with suppress(Exception):  # what cannot be compiled fails again, with its reason, where it is used
-            launch.compile()
-
-    if launches:
-        with ThreadPoolExecutor(len(launches)) as pool:
-            list(pool.map(compile, launches))
 
 
 def _milliseconds(node: torch.fx.Node, choice: Choice, repeats: int = 3) -> float:

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from cloister.engine.cuda.conv_kernels import product
+from cloister.engine.cuda.launches import Launch, submit
 
 
 @triton.jit
@@ -43,10 +44,12 @@ def descend(w: Tensor, left: Tensor, right: Tensor, live: Tensor | None, rate: f
     (clients, out, batch), into = left.shape, right.shape[2]
     high, wide = min(64, max(16, triton.next_power_of_2(out))), 128
     deep = 16 if batch <= 16 else 32
-    _descend[(triton.cdiv(into, wide), triton.cdiv(out, high), clients)](
+    grid = (triton.cdiv(into, wide), triton.cdiv(out, high), clients)
+    arguments = (
         w, left, right, w if live is None else live, rate, batch, out, into, w.stride(0), *left.stride(),
-        *right.stride(), live is not None, precision, high, wide, deep, num_warps=8, num_stages=2,
+        *right.stride(), live is not None, precision, high, wide, deep,
     )  # fmt: skip
+    submit(Launch(_descend, grid, arguments, warps=8, stages=2))
 
 
 def multiplied(dtype: torch.dtype) -> str:
