@@ -20,7 +20,13 @@ Tile = tuple[int, ...]
 Choice = tuple[str, Tile]
 """How numbers are multiplied, and a tile: pixels, channels and terms of the sum; warps; stages."""
 
-_GATHER: list[Tile] = [(128, 64, 32, 4, 3), (128, 128, 32, 8, 3), (64, 64, 32, 4, 1), (128, 64, 64, 4, 3)]
+_GATHER: list[Tile] = [
+    (128, 64, 32, 4, 3),
+    (128, 128, 32, 8, 3),
+    (64, 64, 32, 4, 1),
+    (128, 64, 64, 4, 3),
+    (256, 64, 32, 8, 3),
+]
 _REDUCE: list[Tile] = [(64, 64, 32, 2, 3), (128, 64, 32, 2, 3), (128, 64, 64, 4, 3)]
 _TILES: dict[tuple[str, str], list[Choice]] = {
     ("convolve", "exact"): [
