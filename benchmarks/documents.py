@@ -113,6 +113,33 @@ def speed() -> str:
     return "\n" + page.rendered([read("speed-cpu"), read("speed-gpu")])
 
 
+def gpu_start() -> str:
+    """From start to first round on a GPU, and what a whole run takes over its steady rounds."""
+    lines = ["| engine | caches | first round, s | steady round, s | rounds | whole over steady |", "|---" * 6 + "|"]
+    for row in read("speed-gpu-start")["rows"]:
+        whole = f"{row['whole over steady']:.2f}" if row["rounds"] >= 100 else ""
+        figures = f"{row['first round, s']:.1f} | {row['steady round, s']:.3f} | {row['rounds']} | {whole}"
+        lines.append(f"| {row['engine']} | {row['caches']} | {figures} |")
+    return "\n".join(lines)
+
+
+def startup() -> str:
+    """How long commands and imports take to answer."""
+    found = read("startup")
+    lines = [f"Made by `python {found['command']}`.", "", "| | s | of `import torch` |", "|---|---|---|"]
+    lines += [f"| {row['what']} | {row['seconds']:.2f} | {row['of import torch']:.2f} |" for row in found["rows"]]
+    return "\n".join(lines)
+
+
+def memory() -> str:
+    """Memory with a million registered clients, whose samples stay on disk."""
+    found = read("memory")["registered"]
+    lines = ["| registered | on disk, MiB | peak memory, MiB | ms per round |", "|---" * 4 + "|"]
+    for row in found["runs"]:
+        lines.append(f"| {row['clients']:,} | {row['file_mib']:,.0f} | {row['peak_mib']:.0f} | {row['round_ms']:.1f} |")
+    return "\n".join([*lines, "", f"{found['memory_ratio']:.2f} times the memory (bar {found['bar']:g})."])
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "digits": digits,
     "mnist-writers": mnist_writers,
@@ -121,6 +148,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "methods-time": methods_time,
     "samples-time": samples_time,
     "speed": speed,
+    "gpu-start": gpu_start,
+    "startup": startup,
+    "memory": memory,
 }
 
 
