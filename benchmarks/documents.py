@@ -135,8 +135,10 @@ def memory() -> str:
     """Memory with a million registered clients, whose samples stay on disk."""
     found = read("memory")["registered"]
     lines = ["| registered | on disk, MiB | peak memory, MiB | ms per round |", "|---" * 4 + "|"]
-    for row in found["runs"]:
-        lines.append(f"| {row['clients']:,} | {row['file_mib']:,.0f} | {row['peak_mib']:.0f} | {row['round_ms']:.1f} |")
+    lines += [
+        f"| {row['clients']:,} | {row['file_mib']:,.0f} | {row['peak_mib']:.0f} | {row['round_ms']:.1f} |"
+        for row in found["runs"]
+    ]
     return "\n".join([*lines, "", f"{found['memory_ratio']:.2f} times the memory (bar {found['bar']:g})."])
 
 
