@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -20,7 +21,7 @@ from cloister.client.per_sample import Model, PerSampleGradients
 from cloister.client.preprocessing import Preprocessing, plain
 from cloister.core import Batch, Layout, Objective
 from cloister.errors import CloisterError
-from cloister.random.streams import fold, uniform
+from cloister.random.streams import at_least, fold, uniform
 
 
 def objective_of(
@@ -108,8 +109,17 @@ class KeyedDropout(TorchFunctionMode):
             return input
         self.calls += 1
         shape = input.shape[:2] + (1,) * (input.dim() - 2) if whole else input.shape
-        keep = uniform(fold(self.key, self.calls), shape, self.slot) >= p
+        keep = self._kept(fold(self.key, self.calls), shape, p)
         return torch.where(keep, input / (1 - p) if p < 1 else input, torch.zeros_like(input))
+
+    def _kept(self, key: Tensor, shape: torch.Size | tuple[int, ...], p: float) -> Tensor:
+        plain = key.device.type == "cpu" and self.slot is None and not is_transformed(key)
+        return at_least(p, key, shape) if plain else uniform(key, shape, self.slot) >= p
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether more is done with a tensor than to compute: it is mapped, compiled or traced."""
+    return type(tensor) is not Tensor or is_functorch_wrapped_tensor(tensor) or torch.compiler.is_compiling()
 
 
 # Each function, and whether it drops whole channels.

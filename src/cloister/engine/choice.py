@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from cloister.core import Batch
 from cloister.engine.cuda.graphs import Graphed
 from cloister.engine.loop import Loop
 from cloister.engine.vectorized import Vectorized
+from cloister.engine.workers import can_fork, dismiss
 from cloister.errors import CloisterError, Note
 from cloister.round import Engine, Federation, cohort_total
 from cloister.round.bind import over_made_up_clients
@@ -79,11 +81,8 @@ def choose(fed: Federation, w: Tensor, chunk: int, rounds: int, sample: int = 24
     expected = max(1, round(fed.denominator))
     most = min(expected, chunk)
     few = _made_up(fed, clients=min(sample, most))
-    threads = torch.get_num_threads()
     if not w.is_cuda:
-        candidates: list[Engine] = [Loop(), Vectorized(chunk)]
-        candidates += [Loop(workers=threads)] if threads > 1 else []
-        return min(candidates, key=lambda engine: _seconds_if_able(engine, few, w, repeats))
+        return _choose_on_cpu(few, w, chunk, repeats)
     times: dict[float, Engine] = {}
 
     def attempt(engine: Engine, clients: int) -> None:
@@ -100,18 +99,42 @@ def choose(fed: Federation, w: Tensor, chunk: int, rounds: int, sample: int = 24
     return times[min(times)]
 
 
+def _choose_on_cpu(few: Federation, w: Tensor, chunk: int, repeats: int) -> Engine:
+    """One client at a time, many as one computation, or one on each core: the loop's layout is that of its workers."""
+    seconds: dict[Engine, float] = {}
+
+    def attempt(engine: Engine) -> float:
+        seconds[engine] = _seconds_if_able(engine, few, w, repeats)
+        return seconds[engine]
+
+    loop, cores = Loop(), torch.get_num_threads()
+    alone = attempt(loop)
+    attempt(Vectorized(chunk))
+    if few.population.inputs.dim() == 4 and attempt(replace(loop, channels_last=True)) < alone:
+        loop = replace(loop, channels_last=True)
+    if cores > 1:
+        forked = attempt(replace(loop, workers=cores, processes=True)) if can_fork() else math.inf
+        dismiss(few)
+        if forked == math.inf:
+            attempt(replace(loop, workers=cores))
+    return min(seconds, key=lambda engine: seconds[engine])
+
+
 def _seconds_if_able(engine: Engine, fed: Federation, w: Tensor, repeats: int) -> float:
     """As `_seconds`; endless, with a note, where the engine cannot do it though the loop can."""
-    if isinstance(engine, Loop):
+    if engine == Loop():
         with explained("a model that can be trained client by client"):
             return _seconds(engine, fed, w, repeats)
     try:
         return _seconds(engine, fed, w, repeats)
     except CloisterError:
+        if isinstance(engine, Loop):  # whose other forms are a matter of speed
+            return math.inf
         raise
     except Exception as error:  # what torch raises for what it cannot map, capture or compile has no common type
-        note = f"the {engine.name} engine is left out, because it cannot train this model{_why(error)}"
-        warnings.warn(note, Note, stacklevel=2)
+        if not isinstance(engine, Loop):
+            note = f"the {engine.name} engine is left out, because it cannot train this model{_why(error)}"
+            warnings.warn(note, Note, stacklevel=2)
         return math.inf
 
 

@@ -15,6 +15,7 @@ import math
 import os
 import threading
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -194,6 +195,43 @@ def uniform(key: Tensor, shape: torch.Size | tuple[int, ...], skip: Tensor | Non
     places = torch.arange(count, device=key.device)
     bits = fold(key, places if skip is None else places + skip * count)
     return (_shift_right(bits, 40).to(torch.float32) * 2.0**-24).view(shape)
+
+
+def at_least(threshold: float, key: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
+    """`uniform(key, shape) >= threshold`, a few thousand at a time, while they are in the processor's cache.
+
+    For a key on the host, and outside of all transforms, where every pass over a new tensor costs more than its
+    arithmetic.
+    """
+    count = math.prod(shape)
+    found = np.empty(count, dtype=np.bool_)
+    smallest = math.ceil(np.float32(threshold) * 2.0**24) << 40  # of the bits whose upper 24 make a number as large
+    if smallest >= 2**64:
+        return torch.zeros(shape, dtype=torch.bool)
+    steps = _steps(min(count, _AT_ONCE))
+    bits, shifted = np.empty_like(steps), np.empty_like(steps)
+    start = int(key)
+    for first in range(0, count, _AT_ONCE):
+        some = min(count - first, _AT_ONCE)
+        x, y = bits[:some], shifted[:some]
+        np.add(steps[:some], np.uint64((start + first * _GOLDEN) % 2**64), out=x)
+        for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
+            np.right_shift(x, np.uint64(shift), out=y)
+            np.bitwise_xor(x, y, out=x)
+            np.multiply(x, np.uint64(factor % 2**64), out=x)
+        np.right_shift(x, np.uint64(31), out=y)
+        np.bitwise_xor(x, y, out=x)
+        np.greater_equal(x, np.uint64(smallest), out=found[first : first + some])
+    return torch.from_numpy(found).view(shape)
+
+
+@cache
+def _steps(count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """What `fold` adds for positions 0, 1, ..."""
+    return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN % 2**64)
+
+
+_AT_ONCE = 2**13
 
 
 def uniform_pairs(key: Tensor, count: int) -> Tensor:
