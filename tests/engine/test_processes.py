@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -12,12 +13,13 @@ from torch import nn
 
 import cloister as cl
 from cloister import engine as engines
+from cloister.client.dropout import KeyedDropout
 from cloister.client.losses import cross_entropy
 from cloister.client.objective import objective_of
 from cloister.client.population import Population
 from cloister.client.preprocessing import images
 from cloister.engine import Loop, workers
-from cloister.errors import CloisterError, RankLost
+from cloister.errors import CloisterError, Note, RankLost
 from cloister.privacy.ledger import Ledger
 from cloister.random.streams import Streams, at_least, fold, uniform
 from cloister.round import Federation, Offer, RoundPlan, cohort_total, run_round
@@ -168,30 +170,30 @@ def test_secure_noise_differs_from_round_to_round():
     workers.dismiss(fed)
 
 
-def convolutional(sizes=(9, 4, 13, 0, 7, 6)):
-    random = torch.Generator().manual_seed(0)
-    count = sum(sizes)
-    pixels = torch.randint(0, 256, (count, 3, 10, 10), dtype=torch.uint8, generator=random)
-    labels = torch.randint(0, 10, (count,), generator=random)
-    return pixels, labels, torch.tensor(sizes)
+def convolutional(module, see=None, method=None):
+    """A federation of images, one of whose clients has none."""
+    sizes, random = torch.tensor([9, 4, 13, 0, 7, 6]), torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (int(sizes.sum()), 3, 10, 10), dtype=torch.uint8, generator=random)
+    labels = torch.randint(0, 10, (len(pixels),), generator=random)
+    see = see or images((0.5,) * 3, (0.25,) * 3)
+    objective = objective_of(module, cross_entropy, pixels[:2], labels[:2], 10, see)
+    population = Population(pixels, labels, sizes.cumsum(0) - sizes, sizes)
+    fed = Federation(method or METHODS["dp_fedavg"](), cl.full(), objective, population, Streams(0))
+    return fed, objective.layout.flatten(dict(module.named_parameters()))
 
 
 @pytest.mark.parametrize("private", [False, True], ids=["clients", "samples"])
 @pytest.mark.parametrize("crop", [False, True], ids=["whole", "crop"])
 def test_a_layout_changes_rounding_alone(private, crop):
-    pixels, labels, sizes = convolutional()
     torch.manual_seed(0)
     module = nn.Sequential(
         *(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Flatten(), nn.Dropout(0.5), nn.Linear(72, 10)),
     ).double()
-    see = images((0.5,) * 3, (0.25,) * 3, pad=1 if crop else 0, crop=crop)
-    objective = objective_of(module, cross_entropy, pixels[:2], labels[:2], 10, see)
     settings = {"clip_norm": 0.5, "lr": 0.05, "batch_size": 4, "local_epochs": 2, "noise_multiplier": 1.0}
     method = cl.methods.pfl(**settings) if private else cl.methods.dp_fedavg(**settings)
-    population = Population(pixels, labels, sizes.cumsum(0) - sizes, sizes)
-    fed = Federation(method, cl.full(), objective, population, Streams(0))
-    w = objective.layout.flatten(dict(module.named_parameters()))
+    see = images((0.5,) * 3, (0.25,) * 3, pad=1 if crop else 0, crop=crop)
+    fed, w = convolutional(module, see, method)
     expected, _ = cohort_total(fed, Loop(), 1, w, torch.arange(6))
     for engine in (Loop(channels_last=True), replace(TWO, channels_last=True)):
         found, _ = cohort_total(fed, engine, 1, w, torch.arange(6))
@@ -223,3 +225,60 @@ def test_where_nothing_can_be_forked_threads_take_over(monkeypatch):
 def test_the_fast_way_to_random_masks_gives_the_same(threshold, shape):
     key = fold(torch.tensor(7), shape[0])
     assert torch.equal(at_least(threshold, key, shape), uniform(key, shape) >= threshold)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("p", [0.25, 1.0])
+def test_dropout_by_bits_is_dropout_by_choice(p, dtype):
+    """Also of what is not finite, in both directions; the choice is what every other engine computes."""
+    key, random = torch.tensor(3), torch.Generator().manual_seed(0)
+    given = torch.randn(40, 30, generator=random, dtype=dtype)
+    given[0, :20] = torch.inf
+    upstream = torch.randn(40, 30, generator=random, dtype=dtype)
+    upstream[1, :20] = torch.nan
+    keep = uniform(fold(key, 1), given.shape) >= p
+
+    def gradient(dropped):
+        leaf = given.clone().requires_grad_()
+        found = dropped(leaf)
+        return found.detach(), *torch.autograd.grad(found, leaf, upstream)
+
+    def keyed(leaf):
+        with KeyedDropout(key):
+            return nn.functional.dropout(leaf, p)
+
+    divisor = 1 - p if p < 1 else 1.0
+    ours = gradient(keyed)
+    expected = gradient(lambda leaf: torch.where(keep, leaf / divisor, torch.zeros_like(leaf)))
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_model_that_insists_on_its_layout_is_trained_in_it():
+    """`view` refuses images that lie pixel by pixel: that way is left out, without a word."""
+
+    class Insisting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv2d(3, 4, 3), nn.Linear(4 * 64, 10)
+
+        def forward(self, images):
+            return self.last(self.first(images).view(len(images), -1))
+
+    fed, w = convolutional(Insisting().double())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Note)
+        engine = engines.choose(fed, w, 4, rounds=10, sample=2, repeats=1)
+    assert not getattr(engine, "channels_last", False)
+    assert not alive()
+
+
+def test_an_update_that_is_not_finite_counts_as_zero_in_a_worker():
+    fed, w = toy()
+    fed.population.inputs[fed.population.starts[0]] = torch.inf
+    for engine in (Loop(), TWO):
+        found, nonfinite = cohort_total(fed, engine, 1, w, torch.tensor([0, 1]))
+        alone, _ = cohort_total(fed, engine, 1, w, torch.tensor([1]))
+        assert int(nonfinite) == 1
+        assert torch.equal(found, alone)
+    workers.dismiss(fed)

@@ -101,11 +101,12 @@ def choose(fed: Federation, w: Tensor, chunk: int, rounds: int, sample: int = 24
 
 def _choose_on_cpu(few: Federation, w: Tensor, chunk: int, repeats: int) -> Engine:
     """One client at a time, many as one computation, or one on each core: the loop's layout is that of its workers."""
-    seconds: dict[Engine, float] = {}
+    times: list[tuple[float, Engine]] = []
 
     def attempt(engine: Engine) -> float:
-        seconds[engine] = _seconds_if_able(engine, few, w, repeats)
-        return seconds[engine]
+        seconds = _seconds_if_able(engine, few, w, repeats)
+        times.append((seconds, engine))
+        return seconds
 
     loop, cores = Loop(), torch.get_num_threads()
     alone = attempt(loop)
@@ -117,7 +118,7 @@ def _choose_on_cpu(few: Federation, w: Tensor, chunk: int, repeats: int) -> Engi
         dismiss(few)
         if forked == math.inf:
             attempt(replace(loop, workers=cores))
-    return min(seconds, key=lambda engine: seconds[engine])
+    return min(times, key=lambda tried: tried[0])[1]
 
 
 def _seconds_if_able(engine: Engine, fed: Federation, w: Tensor, repeats: int) -> float:

@@ -231,7 +231,7 @@ def _steps(count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN % 2**64)
 
 
-_AT_ONCE = 2**13
+_AT_ONCE = 2**15
 
 
 def uniform_pairs(key: Tensor, count: int) -> Tensor:

@@ -21,6 +21,7 @@ from cloister.client.batches import Chunk, Drawn, Work
 from cloister.client.poisson_batches import StepNoise, draw_batches
 from cloister.core import Batch, Context, Grad, Phase, State, Tensors
 from cloister.core.precision import multiplying
+from cloister.core.transformed import is_transformed
 from cloister.errors import BudgetExceededError, CloisterError
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.unit import ProtectedUnit, sample_account
@@ -254,14 +255,21 @@ def message_of(fed: Federation, w: Tensor, broadcast: State, state: Tensors, sen
     update = fed.method.local.update(fed.objective.layout, state, w)
     finite = _is_finite(update)
     counts = finite & sending.has_data
-    message = transform.encode(torch.where(counts, update, torch.zeros_like(update)), context)
+    message = transform.encode(_zero_unless(counts, update), context)
     if message.is_floating_point():  # scaling can make a huge update infinite, and what is not finite has no bound
         finite = finite & _is_finite(message)
         counts = finite & sending.has_data
-    message = torch.where(counts, message, torch.zeros_like(message))
+    message = _zero_unless(counts, message)
     if fed.method.mechanism.place == "distributed":
         message = message + sending.share
     return message if transform.after is None else transform.after(message, context), finite
+
+
+def _zero_unless(counts: Tensor, vector: Tensor) -> Tensor:
+    """The vector, or zero; without a copy where one client is computed on a CPU."""
+    if counts.is_cuda or is_transformed(counts):
+        return torch.where(counts, vector, torch.zeros_like(vector))
+    return vector if bool(counts) else torch.zeros_like(vector)
 
 
 def _is_finite(vector: Tensor) -> Tensor:
