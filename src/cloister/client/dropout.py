@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,8 +42,7 @@ class KeyedDropout(TorchFunctionMode):
         if key.device.type == "cpu" and self.slot is None and not (is_transformed(key) or is_transformed(input)):
             bits = torch.int64 if input.element_size() == 8 else torch.int32
             if not whole and input.dtype in (torch.float32, torch.float64):
-                dropped: Tensor = _Dropped.apply(input, at_least(p, key, shape).to(bits).neg_(), divisor)
-                return dropped
+                return _dropped(input, at_least(p, key, shape).to(bits).neg_(), divisor)
         keep = uniform(key, shape, self.slot) >= p
         return torch.where(keep, input / divisor if p < 1 else input, torch.zeros_like(input))
 
@@ -58,6 +58,9 @@ class _Dropped(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None]:
         return _masked(gradients[0] / ctx.divisor, ctx.bits), None, None
+
+
+_dropped: Callable[[Tensor, Tensor, float], Tensor] = _Dropped.apply
 
 
 def _masked(fresh: Tensor, bits: Tensor) -> Tensor:

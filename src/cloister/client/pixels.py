@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +22,8 @@ class PixelGradients(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         if func is F.max_pool2d and isinstance(found, Tensor) and found.requires_grad and is_pixelwise(found):
-            found.register_hook(lambda gradient: gradient.contiguous(memory_format=torch.channels_last))
+            hook: Callable[..., object] = found.register_hook
+            hook(lambda gradient: gradient.contiguous(memory_format=torch.channels_last))
         return found
 
 
