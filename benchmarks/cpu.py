@@ -50,9 +50,9 @@ def digits(suite: Suite) -> None:
 
 
 def cifar(suite: Suite) -> None:
-    """Convolutions: client by client, one core each."""
+    """Convolutions: client by client, each in a process with one core."""
     bench = Bench(CIFAR, "cpu")
-    engine = Loop(workers=torch.get_num_threads())
+    engine = Loop(workers=torch.get_num_threads(), processes=True, channels_last=True)
     ways: dict[str, Callable[[int], Any]] = {
         "ours": bench.round(engine),
         "one at a time": bench.round(Loop()),
@@ -60,7 +60,7 @@ def cifar(suite: Suite) -> None:
     }
     found = in_turns(ways, suite.rounds, warmup=1)
     facts = suite.facts(bench, engine, found["ours"])
-    facts |= {"engine": f"loop, {engine.workers} workers", "one at a time": asdict(found["one at a time"])}
+    facts |= {"engine": f"loop, {engine.workers} processes", "one at a time": asdict(found["one at a time"])}
     suite.row(str(CIFAR), found["ours"], "plain loop", found["plain"], 1.0, **facts)
     for processes in (1, 2):
         words = ["--cohort", "10", "--rounds", str(suite.rounds), "--warmup", "1", "--processes", str(processes)]

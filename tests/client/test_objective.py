@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import cloister as cl
+from cloister.client.dropout import KeyedDropout
 from cloister.client.losses import cross_entropy
-from cloister.client.objective import KeyedDropout, objective_of
+from cloister.client.objective import objective_of
 from cloister.errors import CloisterError
 from cloister.models import group_norm
 from cloister.round import cohort_total

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import cloister as cl
+from cloister.client.dropout import KeyedDropout
 from cloister.client.losses import cross_entropy, next_token
-from cloister.client.objective import KeyedDropout, objective_of
+from cloister.client.objective import objective_of
 from cloister.client.per_sample.vmap import PerSampleVmap
 from cloister.core import Layout
 from cloister.engine import Loop, Vectorized

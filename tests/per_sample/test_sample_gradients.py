@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from cloister.client.dropout import KeyedDropout
 from cloister.client.losses import cross_entropy
-from cloister.client.objective import KeyedDropout, objective_of
+from cloister.client.objective import objective_of
 from cloister.client.per_sample.ghost_clipping import GhostClipping
 from cloister.client.per_sample.vmap import PerSampleVmap
 from cloister.client.preprocessing import images

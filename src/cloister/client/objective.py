@@ -9,19 +9,18 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from cloister.client.dropout import KeyedDropout
 from cloister.client.losses import Loss, LossFunction, loss_of, made_up_labels, main_output
 from cloister.client.per_sample import Model, PerSampleGradients
+from cloister.client.pixels import PixelGradients, is_pixelwise
 from cloister.client.preprocessing import Preprocessing, plain
 from cloister.core import Batch, Layout, Objective
 from cloister.errors import CloisterError
-from cloister.random.streams import coins, fold
 
 
 def objective_of(
@@ -57,8 +56,11 @@ def objective_of(
 
     def mean_loss(w: Tensor, batch: Batch) -> Tensor:
         ready = preprocess.name == "plain" and batch.inputs.dtype == w.dtype  # nothing is left to be done
-        inputs = batch.inputs if ready else see(batch, w.dtype)
-        found = losses(layout.views(w), inputs, batch.labels, batch.key, mask=batch.mask)
+        inputs, pixelwise = batch.inputs if ready else see(batch, w.dtype), is_pixelwise(batch.inputs)
+        if pixelwise:  # which preprocessing need not care about
+            inputs = inputs.to(memory_format=torch.channels_last)
+        with PixelGradients() if pixelwise else nullcontext():
+            found = losses(layout.views(w), inputs, batch.labels, batch.key, mask=batch.mask)
         return torch.where(batch.mask, found, 0.0).sum() / batch.count
 
     def outputs(w: Tensor, inputs: Tensor) -> Tensor:
@@ -87,38 +89,6 @@ def _shares_parameters(module: nn.Module) -> bool:
     """Whether one stands in several places; to find that out in every call takes as long as a small layer."""
     places = dict(module.named_parameters(remove_duplicate=False))
     return len(places) > len({id(parameter) for parameter in places.values()})
-
-
-class KeyedDropout(TorchFunctionMode):
-    """Dropout whose masks follow from a key, so that clients differ and engines agree.
-
-    Covers `nn.Dropout` and its 1d, 2d and 3d forms, as modules and as functions. The n-th call under one key
-    uses the key's n-th position; a sample's mask does not depend on how many samples follow it. A sample that comes
-    alone, as a batch of one, says with `slot` which place in its batch it has.
-    """
-
-    def __init__(self, key: Tensor, slot: Tensor | None = None) -> None:
-        super().__init__()
-        self.key, self.slot = key, slot
-        self.calls = 0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func not in _DROPOUT:
-            return func(*args, **kwargs)
-        return self._drop(_DROPOUT[func], *args, **kwargs)
-
-    def _drop(self, whole: bool, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        if not training or p == 0:
-            return input
-        self.calls += 1
-        shape = input.shape[:2] + (1,) * (input.dim() - 2) if whole else input.shape
-        keep = coins(fold(self.key, self.calls), shape, 1 - p, self.slot)
-        return torch.where(keep, input / (1 - p) if p < 1 else input, torch.zeros_like(input))
-
-
-# Each function, and whether it drops whole channels.
-_DROPOUT = {F.dropout: False, F.dropout1d: True, F.dropout2d: True, F.dropout3d: True}
 
 
 def _refuse_batch_norm(module: nn.Module) -> None:

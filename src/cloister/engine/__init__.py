@@ -1,6 +1,6 @@
 """Engines: how the work of clients is mapped over a cohort. They change the speed of a run and nothing else.
 
-* `Loop`: one client after the other (or one per core), each with its own shapes; nothing is padded.
+* `Loop`: one client after the other (or one per core, in processes), each with its own shapes; nothing is padded.
 * `Vectorized`: many clients as one batched computation (`torch.func.vmap`), in chunks that fit a memory budget.
 * `Graphed`: the same on a GPU, captured as a CUDA graph once and replayed in every round; "compiled" first fuses its
   kernels, which takes a while and pays over many rounds.
@@ -31,6 +31,7 @@ from cloister.engine.distributed import Ranks, Sharded, assist, in_words_when_st
 from cloister.engine.fusion import keep_caches
 from cloister.engine.loop import Loop
 from cloister.engine.vectorized import Vectorized
+from cloister.engine.workers import can_fork, dismiss
 from cloister.errors import expect, expect_one_of, note
 from cloister.round import Engine, Federation
 
@@ -56,6 +57,7 @@ __all__ = [
     "choose",
     "chunk_size",
     "describe",
+    "dismiss",
     "expect_known",
     "in_words_when_stopped",
     "join",
@@ -117,7 +119,12 @@ def describe(engine: Engine) -> dict[str, Any]:
         return {**describe(engine.inner), "ranks": engine.ranks.size}
     described = {"engine": engine.name, "chunk": engine.chunk, "ranks": 1}
     if isinstance(engine, Loop):
-        return {**described, "workers": engine.workers}
+        return {
+            **described,
+            "workers": engine.workers,
+            "processes": engine.processes,
+            "channels_last": engine.channels_last,
+        }
     if isinstance(engine, Switching):
         described["compiled_from"] = engine.compiled_from
     return {**described, "convolutions": dict(CHOSEN)}
@@ -127,7 +134,8 @@ def restore(description: Mapping[str, Any]) -> Engine:
     """The inverse of `describe`, for one rank."""
     chunk, name = int(description["chunk"]), description["engine"]
     if name == "loop":
-        return Loop(chunk, int(description["workers"]))
+        processes = bool(description.get("processes")) and can_fork()
+        return Loop(chunk, int(description["workers"]), processes, bool(description.get("channels_last")))
     CHOSEN.update(description["convolutions"])
     if name == Switching.name:
         return Switching(chunk, int(description["compiled_from"]))

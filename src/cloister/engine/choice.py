@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ from cloister.engine.cuda.switching import Switching
 from cloister.engine.loop import Loop
 from cloister.engine.made_up import made_up_clients
 from cloister.engine.vectorized import Vectorized
+from cloister.engine.workers import can_fork, dismiss
 from cloister.errors import CloisterError, Note
 from cloister.round import Engine, Federation, cohort_total
 
@@ -27,9 +29,6 @@ MEMORY_BUDGET = 2**30
 
 COMPILING = 24.0
 """Seconds that compiling takes, about, in the background, the first time."""
-
-BEYOND_CACHE = 2**24
-"""Bytes from which on a CPU tries fewer clients at a time, too: their private steps may find memory used before."""
 
 
 def memory_budget(device: torch.device) -> int:
@@ -84,16 +83,9 @@ def choose(fed: Federation, w: Tensor, chunk: int, rounds: int, sample: int = 24
     """
     expected = max(1, round(fed.denominator))
     most = min(expected, chunk)
-    few = made_up_clients(fed, clients=min(sample, most))
-    threads = torch.get_num_threads()
-    if not w.is_cuda:
-        candidates: list[Engine] = [Loop(), Vectorized(chunk)]
-        together, private = few.population.clients, fed.method.local.private is not None
-        if private and together > 1 and together * bytes_per_client(fed, w) > BEYOND_CACHE:
-            candidates.append(Vectorized(-(-together // 2)))
-        candidates += [Loop(workers=threads)] if threads > 1 else []
-        return min(candidates, key=lambda engine: _seconds_if_able(engine, few, w, repeats))
-    return _on_a_gpu(fed, w, chunk, rounds)
+    if w.is_cuda:
+        return _on_a_gpu(fed, w, chunk, rounds)
+    return _on_a_cpu(made_up_clients(fed, clients=min(sample, most)), w, chunk, repeats)
 
 
 def _on_a_gpu(fed: Federation, w: Tensor, chunk: int, rounds: int) -> Engine:
@@ -112,18 +104,43 @@ def _on_a_gpu(fed: Federation, w: Tensor, chunk: int, rounds: int) -> Engine:
     return Switching(chunk, compiled_from=2 + math.ceil(COMPILING / seconds))
 
 
+def _on_a_cpu(few: Federation, w: Tensor, chunk: int, repeats: int) -> Engine:
+    """One client at a time, many as one computation, or one on each core: the loop's layout is that of its workers."""
+    times: list[tuple[float, Engine]] = []
+
+    def attempt(engine: Engine) -> float:
+        seconds = _seconds_if_able(engine, few, w, repeats)
+        times.append((seconds, engine))
+        return seconds
+
+    loop, cores = Loop(), torch.get_num_threads()
+    alone = attempt(loop)
+    attempt(Vectorized(chunk))
+    if few.population.inputs.dim() == 4 and attempt(replace(loop, channels_last=True)) < alone:
+        loop = replace(loop, channels_last=True)
+    if cores > 1:
+        forked = attempt(replace(loop, workers=cores, processes=True)) if can_fork() else math.inf
+        dismiss(few)
+        if forked == math.inf:
+            attempt(replace(loop, workers=cores))
+    return min(times, key=lambda tried: tried[0])[1]
+
+
 def _seconds_if_able(engine: Engine, fed: Federation, w: Tensor, repeats: int) -> float:
     """As `_seconds`; endless, with a note, where the engine cannot do it though the loop can."""
-    if isinstance(engine, Loop):
+    if engine == Loop():
         with explained("a model that can be trained client by client"):
             return _seconds(engine, fed, w, repeats)
     try:
         return _seconds(engine, fed, w, repeats)
     except CloisterError:
+        if isinstance(engine, Loop):  # whose other forms are a matter of speed
+            return math.inf
         raise
     except Exception as error:  # what torch raises for what it cannot map, capture or compile has no common type
-        note = f"the {engine.name} engine is left out, because it cannot train this model{_why(error)}"
-        warnings.warn(note, Note, stacklevel=2)
+        if not isinstance(engine, Loop):
+            note = f"the {engine.name} engine is left out, because it cannot train this model{_why(error)}"
+            warnings.warn(note, Note, stacklevel=2)
         return math.inf
 
 

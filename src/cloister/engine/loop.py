@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cloister.client.batches import Batches, Chunk, Work, local_steps, shapes_of, work_of
 from cloister.core import Tensors
+from cloister.engine.workers import total_of_workers
 from cloister.round.answer import Advance, RoundPlan, Sending, Sum, message_of, steps_of
 
 
@@ -20,16 +21,24 @@ from cloister.round.answer import Advance, RoundPlan, Sending, Sum, message_of, 
 class Loop:
     """Client by client; plans are made for a few clients at once.
 
-    With `workers` > 1 as many clients are computed side by side, each in a thread with one core of its own. That
-    suits layers that take long (convolutions), not those that are over at once. Messages are added by client number,
-    however many workers there are.
+    With `workers` > 1 as many clients are computed side by side, each on one core: in `processes`, or in threads, which
+    wait for one another where they run Python. That suits layers that take long (convolutions), not those that are over
+    at once. Messages are added by client number, however many workers there are.
+
+    With `channels_last` a batch of images is laid out pixel by pixel, as some layers want it. It is the same batch, and
+    the result differs by rounding.
     """
 
     chunk: int = 64
     workers: int = 1
+    processes: bool = False
+    channels_last: bool = False
     name: str = "loop"
 
     def total(self, plan: RoundPlan) -> Sum:
+        if self.processes:
+            way = "channels last" if self.channels_last else ""
+            return total_of_workers(plan, self.workers, way, partial(_alone, self.channels_last))
         fed, local = plan.fed, plan.fed.method.local
         steps, each = steps_of(fed, _autograd, False), map if self.workers == 1 else _pool(self.workers).map
         total, nonfinite = None, torch.zeros((), dtype=torch.int64, device=plan.offer.w.device)
@@ -37,7 +46,7 @@ class Loop:
             chunk, drawn = plan.chunk(clients), plan.drawn(clients, len(clients)).batches
             shapes = shapes_of(fed.population.counts[clients], local)
             work = work_of(fed.population, local, shapes, chunk, drawn)
-            one = partial(_message, plan, steps, chunk, work, bool(drawn))
+            one = partial(_message, plan, steps, chunk, work, bool(drawn), self.channels_last)
             for place, (message, finite, state) in enumerate(each(one, range(len(clients)))):
                 total = message if total is None else total + message
                 nonfinite += ~finite
@@ -48,8 +57,16 @@ class Loop:
         return total, nonfinite
 
 
+def _alone(channels_last: bool, plan: RoundPlan, chunk: Chunk) -> tuple[Tensor, Tensor, Tensors]:
+    """What the one client of a chunk sends: as `_message`."""
+    fed, local, client = plan.fed, plan.fed.method.local, chunk.clients
+    drawn = plan.drawn(client, 1).batches
+    work = work_of(fed.population, local, shapes_of(fed.population.counts[client], local), chunk, drawn)
+    return _message(plan, steps_of(fed, _autograd, False), chunk, work, bool(drawn), channels_last, 0)
+
+
 def _message(
-    plan: RoundPlan, steps: list[Advance], chunk: Chunk, stacked: Work, exact: bool, place: int
+    plan: RoundPlan, steps: list[Advance], chunk: Chunk, stacked: Work, exact: bool, channels_last: bool, place: int
 ) -> tuple[Tensor, Tensor, Tensors]:
     """What one client of a chunk sends, whether its update was finite, and what it has trained.
 
@@ -59,6 +76,8 @@ def _message(
     noise = plan.noise(chunk.clients[place : place + 1].cpu(), 1)
     state = {**fed.method.local.init(w), **work.start}
     for phase, batch in local_steps(fed.population, work, _widths(work) if exact else None, noise):
+        if channels_last and batch.inputs.dim() == 4:
+            batch = replace(batch, inputs=batch.inputs.to(memory_format=torch.channels_last))
         state = steps[phase](w, chunk.round, state, batch)
     return *message_of(fed, w, chunk.broadcast, state, Sending.of(work)), state
 

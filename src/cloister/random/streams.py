@@ -15,6 +15,7 @@ import math
 import os
 import threading
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from cloister.errors import CloisterError
+from cloister.transformed import is_transformed
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 
@@ -216,14 +218,52 @@ def coins(key: Tensor, shape: torch.Size | tuple[int, ...], probability: float, 
     if has_torch_function_unary(key):  # an engine may have a kernel that draws the same
         return handle_torch_function(coins, (key,), key, shape, probability, skip)
     count = math.prod(shape)
+    if key.device.type == "cpu" and skip is None and not is_transformed(key):
+        return _coins_by_blocks(int(key), count, limit_of(probability)).view(shape)
     places = torch.arange(count, dtype=torch.int32, device=key.device)
     if skip is not None:
         places = places + (skip * count).to(torch.int32)
-    x = ~places * 1640531527 + key.to(torch.int32)  # written with bits: see `fold`
-    x = (x ^ _shift_right(x, 16)) * 569420461 ^ (key >> 32).to(torch.int32)
-    x = (x ^ _shift_right(x, 15)) * 1935289751
+    x = ~places * _STEP + key.to(torch.int32)  # written with bits: see `fold`
+    x = (x ^ _shift_right(x, 16)) * _FACTORS[0] ^ (key >> 32).to(torch.int32)
+    x = (x ^ _shift_right(x, 15)) * _FACTORS[1]
     x = x ^ _shift_right(x, 15)
     return (_shift_right(x, 8) < limit_of(probability)).view(shape)
+
+
+_STEP, _FACTORS = 1640531527, (569420461, 1935289751)
+
+
+def _coins_by_blocks(key: int, count: int, limit: int) -> Tensor:
+    """The same on the host, some thousand at a time, while they are in the processor's cache: every pass over a new
+    tensor costs more than its arithmetic."""
+    found = np.empty(count, dtype=np.bool_)
+    steps = _steps(min(count, _AT_ONCE))
+    bits, shifted = np.empty_like(steps), np.empty_like(steps)
+    high = np.uint32(key >> 32 & 0xFFFFFFFF)
+    for first in range(0, count, _AT_ONCE):
+        some = min(count - first, _AT_ONCE)
+        x, y = bits[:some], shifted[:some]
+        np.add(steps[:some], np.uint32((key - first * _STEP) % 2**32), out=x)
+        for shift, factor in ((16, _FACTORS[0]), (15, _FACTORS[1])):
+            np.right_shift(x, np.uint32(shift), out=y)
+            np.bitwise_xor(x, y, out=x)
+            np.multiply(x, np.uint32(factor), out=x)
+            if shift == 16:
+                np.bitwise_xor(x, high, out=x)
+        np.right_shift(x, np.uint32(15), out=y)
+        np.bitwise_xor(x, y, out=x)
+        np.right_shift(x, np.uint32(8), out=x)
+        np.less(x, np.uint32(limit), out=found[first : first + some])
+    return torch.from_numpy(found)
+
+
+@cache
+def _steps(count: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    """What is added for positions 0, 1, ...: their complements, in steps."""
+    return ~np.arange(count, dtype=np.uint32) * np.uint32(_STEP)
+
+
+_AT_ONCE = 2**15
 
 
 def limit_of(probability: float) -> int:

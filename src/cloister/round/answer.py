@@ -26,6 +26,7 @@ from cloister.privacy.ledger import Ledger
 from cloister.privacy.unit import ProtectedUnit, sample_account
 from cloister.round.bind import Federation
 from cloister.round.offer import Answer, Offer, Reply
+from cloister.transformed import is_transformed
 
 Sum = tuple[Tensor, Tensor]
 """The sum [m] of some clients' messages, and how many of their updates were not finite (a count on the device)."""
@@ -253,13 +254,27 @@ def message_of(fed: Federation, w: Tensor, broadcast: State, state: Tensors, sen
     transform = fed.method.transform
     context = Context(fed.objective, fed.public_samples, fed.denominator, w, sending.key, w.shape[0], broadcast)
     update = fed.method.local.update(fed.objective.layout, state, w)
-    finite = torch.isfinite(torch.linalg.vector_norm(update, torch.inf))  # a maximum, which NaN passes through
+    finite = _is_finite(update)
     counts = finite & sending.has_data
-    message = transform.encode(torch.where(counts, update, torch.zeros_like(update)), context)
+    message = transform.encode(_zero_unless(counts, update), context)
     if message.is_floating_point():  # scaling can make a huge update infinite, and what is not finite has no bound
-        finite = finite & torch.isfinite(torch.linalg.vector_norm(message, torch.inf))
+        finite = finite & _is_finite(message)
         counts = finite & sending.has_data
-    message = torch.where(counts, message, torch.zeros_like(message))
+    message = _zero_unless(counts, message)
     if fed.method.mechanism.place == "distributed":
         message = message + sending.share
     return message if transform.after is None else transform.after(message, context), finite
+
+
+def _zero_unless(counts: Tensor, vector: Tensor) -> Tensor:
+    """The vector, or zero; without a copy where one client is computed on a CPU."""
+    if counts.is_cuda or is_transformed(counts):
+        return torch.where(counts, vector, torch.zeros_like(vector))
+    return vector if bool(counts) else torch.zeros_like(vector)
+
+
+def _is_finite(vector: Tensor) -> Tensor:
+    """Whether all its numbers are: a maximum, which NaN passes through."""
+    if vector.is_cuda:
+        return torch.isfinite(torch.linalg.vector_norm(vector, torch.inf))
+    return torch.isfinite(vector.amax()) & torch.isfinite(vector.amin())  # which a CPU finds in a twentieth of the time

@@ -138,6 +138,7 @@ class Training:
             personalized = self.ready.personalize(result) if self.ready.personalize else None
             self._end(certificate, score, personalized)
         finally:
+            engines.dismiss(self.ready.fed)
             self._writer.shutdown()
             self.ledger.close()
         found = Run(
