@@ -237,7 +237,7 @@ def test_dropout_by_bits_is_dropout_by_choice(p, dtype):
     given[0, :20] = torch.inf
     upstream = torch.randn(40, 30, generator=random, dtype=dtype)
     upstream[1, :20] = torch.nan
-    keep = uniform(fold(key, 1), given.shape) >= p
+    keep = coins(fold(key, 1), given.shape, 1 - p)
 
     def gradient(dropped):
         leaf = given.clone().requires_grad_()
