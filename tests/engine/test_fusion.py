@@ -20,6 +20,7 @@ CLIENTS, BATCH, INTO, OUT = 3, 5, 200, 130
 @pytest.fixture
 def descents(monkeypatch):
     """The kernel for linear layers, by hand, and the shapes it is called with."""
+    monkeypatch.setattr(linear_updates, "_LARGE", 2**14)
     seen = []
 
     def descend(w, left, right, live, rate, precision):

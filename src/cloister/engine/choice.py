@@ -27,8 +27,8 @@ from cloister.round import Engine, Federation, cohort_total
 MEMORY_BUDGET = 2**30
 """Bytes that a chunk of clients may take on a CPU, unless the user says otherwise."""
 
-COMPILING = 24.0
-"""Seconds that compiling takes, about, in the background, the first time."""
+COMPILING = 36.0
+"""Seconds that compiling takes, about, the first time, in the background, where it shares the interpreter."""
 
 
 def memory_budget(device: torch.device) -> int:
