@@ -90,7 +90,11 @@ def test_a_run_in_double_precision_computes_the_same(folder):
     torch.testing.assert_close(vector(found), vector(expected), rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("engine", [Loop(), Vectorized(chunk=2)], ids=["loop", "vectorized"])
+@pytest.mark.parametrize(
+    "engine",
+    [Loop(), Loop(workers=2, processes=True), Vectorized(chunk=2)],
+    ids=["loop", "processes", "vectorized"],
+)
 @pytest.mark.parametrize("name", ["fedavg epochs", "dp_fed"])
 def test_of_other_clients_nothing_is_used(name, engine, folder):
     """Neither through the map, whose numbers are all NaN here, nor from the files, where others' rows are."""

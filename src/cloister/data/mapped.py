@@ -39,7 +39,8 @@ class Mapped:
     path: Path
     tensor: Tensor
     _map: mmap.mmap | None = None
-    _file: int = -1
+    file: int = -1
+    """The number under which the system knows the open file."""
     _start: int = 0
     """Where the numbers begin in the file."""
 
@@ -67,7 +68,7 @@ class Mapped:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # and nobody writes
             made = cls(path, torch.from_numpy(array), pages, os.open(path, os.O_RDONLY), start)
-        weakref.finalize(made, os.close, made._file)
+        weakref.finalize(made, os.close, made.file)
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -93,7 +94,7 @@ class Mapped:
 
     def _read(self, into: memoryview, at: int) -> None:
         while len(into):
-            read = os.preadv(self._file, [into], at)
+            read = os.preadv(self.file, [into], at)
             if not read:
                 raise Corrupted(f"Expected {self.path} to stay as it was, found it cut short: write it again.")
             into, at = into[read:], at + read

@@ -21,7 +21,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import Pipe
@@ -89,7 +89,8 @@ class Workers:
         try:
             for _ in range(count):
                 ours, theirs = Pipe()
-                self._ids[ours] = _fork(theirs, partial(self._serve, theirs, plan.fed, message))
+                needed = (theirs.fileno(), *plan.fed.population.open_files)
+                self._ids[ours] = _fork(needed, partial(self._serve, theirs, plan.fed, message))
                 theirs.close()
         except OSError:
             self.close()
@@ -224,7 +225,7 @@ def _blank(plan: RoundPlan) -> Tensor:
     return made if after is None else after(made, fed.context(offer.w, offer.broadcast))
 
 
-def _fork(connection: Connection, serve: Callable[[], None]) -> int:
+def _fork(files: Sequence[int], serve: Callable[[], None]) -> int:
     """The id of a new worker. No signal may reach it before it knows that it is one."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
@@ -232,20 +233,20 @@ def _fork(connection: Connection, serve: Callable[[], None]) -> int:
             warnings.simplefilter("ignore", DeprecationWarning)
             process = os.fork()
         if not process:
-            _work(connection, serve)
+            _work(files, serve)
         return process
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(connection: Connection, serve: Callable[[], None]) -> NoReturn:
+def _work(files: Sequence[int], serve: Callable[[], None]) -> NoReturn:
     """The life of a worker, which never returns to where it was forked."""
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever interrupts a run means the process that leads it
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        _close_all_but(connection.fileno())  # locks and logs of the run are not a worker's
+        _close_all_but(files)  # locks and logs of the run are not a worker's
         torch.set_num_threads(1)
         _keep_memory()
         random.seed()
@@ -258,10 +259,12 @@ def _work(connection: Connection, serve: Callable[[], None]) -> NoReturn:
         os._exit(status)
 
 
-def _close_all_but(kept: int) -> None:
-    most = os.sysconf("SC_OPEN_MAX")
-    os.closerange(3, kept)
-    os.closerange(kept + 1, most)
+def _close_all_but(files: Sequence[int]) -> None:
+    first = 3  # after the standard ones
+    for file in sorted(files):
+        os.closerange(first, file)
+        first = file + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
 
 def _keep_memory() -> None:
