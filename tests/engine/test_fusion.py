@@ -10,9 +10,15 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import cloister as cl
+from cloister.client.batches import Drawn, shapes_of
+from cloister.engine import Loop
+from cloister.engine.chunking import ChunkProgram
 from cloister.engine.compilation import Compiled
 from cloister.engine.cuda import linear_updates
 from cloister.engine.fusion import constants_as_inputs, fused, pieces_first
+from cloister.round import cohort_total
+from conftest import federation, plan_of, toy_task
 
 CLIENTS, BATCH, INTO, OUT = 3, 5, 200, 130
 
@@ -110,6 +116,57 @@ def test_numbers_of_another_precision_are_left_to_torch(descents):
     complete = linear_updates.in_place(graph)
     torch.testing.assert_close(complete(graph)(*arguments)[0], step(*arguments)[0])
     assert not descents
+
+
+def two_states(inputs, live, w, other, kept):
+    """A step that keeps a second state: what the first was, or where it would go."""
+    (new,) = step(inputs, live, w)
+    if kept == "previous":
+        return w * 0.9, w
+    if kept == "itself":
+        return new, w
+    ahead = torch.where(live[:, None], torch.sub(w, new[:, :-2] - w, alpha=-1.0), other)
+    return torch.cat([0.9 * w, torch.zeros(len(w), 2)], 1), torch.cat([ahead, torch.zeros(len(w), 2)], 1)
+
+
+@pytest.mark.parametrize("kept", ["previous", "itself", "ahead"])
+def test_a_second_state_is_not_taken_for_the_first(descents, kept):
+    inputs, live, w = example()
+    arguments = inputs, live, w, torch.randn_like(w)
+
+    def function(*given):
+        return two_states(*given, kept)
+
+    expected = [result.clone() for result in function(*arguments)]
+    graph = traced(function, arguments)
+    pieces_first(graph)
+    complete = linear_updates.in_place(graph)
+    for one, other in zip(complete(graph)(*arguments), expected, strict=True):
+        torch.testing.assert_close(one[:, : w.shape[1]], other[:, : w.shape[1]])
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_a_step_in_place_never_moves_the_rounds_model(descents, chunk):
+    """One client's state must not be the round's model itself, whatever its size."""
+    descents.clear()
+    task = toy_task(sizes=(6, 4), features=160)
+    net = torch.nn.Sequential(torch.nn.Linear(160, 160, bias=False), torch.nn.ReLU(), torch.nn.Linear(160, 3))
+    method = cl.methods.dp_fedavg(clip_norm=9.0, lr=0.1, local_steps=3, batch_size=2, noise_multiplier=0.0)
+    fed, w = federation(method, task=task, model=net, dtype=torch.float32)
+    cohort, before = torch.arange(chunk), w.clone()
+    shapes = shapes_of(fed.population.counts[cohort], fed.method.local)
+
+    def how(graph, arguments):
+        pieces_first(graph)
+        complete = linear_updates.in_place(graph)
+        constants = constants_as_inputs(graph)
+        return complete(lambda *given: graph(*given, *constants))
+
+    program = ChunkProgram(fed, False, lambda function: Compiled(function, how, 0), shared_start=False)
+    (found, _), _ = program.total(fed.population, plan_of(fed, 1, w, cohort).chunk(cohort), shapes, Drawn([], None))
+    assert descents
+    assert torch.equal(w, before)
+    torch.testing.assert_close(found, cohort_total(fed, Loop(), 1, w, cohort)[0], rtol=1e-4, atol=1e-6)
 
 
 def test_constants_become_inputs_and_nothing_else_keeps_them():

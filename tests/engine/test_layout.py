@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from cloister.engine.chunking import constant_places
+import cloister as cl
+from cloister import engine as engines
+from cloister.engine.chunking import constant_places, same_program
+from cloister.engine.cuda import switching
 from cloister.engine.disk_cache import DiskCache
 from cloister.engine.gradients import grad
+from cloister.engine.made_up import made_up_clients
+from cloister.errors import Note
+from conftest import federation, toy_task
 
 
 def fed(name: str, expected: float, clients: int) -> SimpleNamespace:
@@ -76,3 +83,56 @@ def test_gradients_are_those_of_torch(has_aux, several):
         assert torch.equal(one, other)
         assert not one.requires_grad
     assert torch.equal(grad(lambda w: torch.ones(()))(w), torch.zeros_like(w))
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3, 8, 20])
+def test_made_up_clients_have_the_largest_and_the_smallest_among_them(clients):
+    task = toy_task(sizes=(5, 2, 9, 4, 7, 3, 1, 6))
+    fed, _ = federation(cl.methods.fedavg(lr=0.1, local_epochs=1, batch_size=4), task=task)
+    made = made_up_clients(fed, clients)
+    sizes = made.population.counts
+    assert len(sizes) == clients
+    assert sizes.max() == 9
+    assert clients == 1 or sizes.min() == 1
+    assert made.denominator == fed.denominator
+    assert not made.population.inputs.any()
+    assert same_program(fed, made)
+
+
+def test_a_run_that_cannot_be_compiled_goes_on_with_graphs_and_says_so(monkeypatch):
+    """With stand-ins for graphs: none is captured anew, and it is described as it goes on."""
+    played = []
+
+    class Stub:
+        def __init__(self, chunk, compiled=False):
+            self.compiled, self._graphs = compiled, {}
+
+        def total(self, plan):
+            if self.compiled:
+                raise ValueError("no such kernel")
+            played.append(plan.offer.round)
+            if not self._graphs:
+                played.append("captured")
+            self._graphs["shape"] = True
+            return plan.offer.round
+
+    monkeypatch.setattr(switching, "Graphed", Stub)
+    monkeypatch.setattr(switching, "_made_up", lambda plan, clients: plan)
+    monkeypatch.setattr(switching, "multiplying", lambda *_: nullcontext())
+    monkeypatch.setattr(torch.cuda, "device", lambda *_: nullcontext())
+    fed = SimpleNamespace(precision="exact")
+
+    def play(engine, rounds):
+        for number in rounds:
+            offer = SimpleNamespace(round=number, w=torch.zeros(1))
+            assert engine.total(SimpleNamespace(offer=offer, fed=fed)) == number
+
+    engine = engines.Switching(5, compiled_from=3)
+    with pytest.warns(Note, match="no such kernel"):
+        play(engine, range(1, 4))
+    play(engine, range(4, 8))
+    assert played.count("captured") == 2, "at the start, and after the memory was given back"
+    resumed = engines.restore(engines.describe(engine))
+    played.clear()
+    play(resumed, range(8, 10))
+    assert played == [8, "captured", 9]

@@ -26,10 +26,6 @@ class Stored(Protocol):
     def release(self) -> None:
         """Give back the memory that looking at inputs and labels took."""
 
-    @property
-    def open_files(self) -> tuple[int, ...]:
-        """The numbers of the files that are read: a process that is forked needs them too."""
-
 
 @dataclass(frozen=True)
 class Population:
@@ -101,11 +97,6 @@ class Population:
             inputs, labels = self.stored.read(torch.from_numpy(rows))
             found = torch.from_numpy(places).view(some.shape).unbind(dim)
             yield from ((inputs, labels, place) for place in found)
-
-    @property
-    def open_files(self) -> tuple[int, ...]:
-        """The numbers of the files that samples are read from."""
-        return () if self.stored is None else self.stored.open_files
 
     def let_go(self) -> None:
         """Inputs and labels were looked at, one part of many: keep no more of them in memory than lies there anyway."""

@@ -39,8 +39,7 @@ class Mapped:
     path: Path
     tensor: Tensor
     _map: mmap.mmap | None = None
-    file: int = -1
-    """The number under which the system knows the open file."""
+    _file: int = -1
     _start: int = 0
     """Where the numbers begin in the file."""
 
@@ -62,13 +61,14 @@ class Mapped:
                 if not count:
                     return cls(path, torch.from_numpy(np.empty(shape, dtype)))
                 pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                number = os.dup(file.fileno())  # of the file that was checked, should another take its name
         except OSError as error:
             raise CloisterError(f"Expected to read {path}, found {error.strerror}: check the folder.") from error
         array = np.frombuffer(pages, dtype, count, start).reshape(shape)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # and nobody writes
-            made = cls(path, torch.from_numpy(array), pages, os.open(path, os.O_RDONLY), start)
-        weakref.finalize(made, os.close, made.file)
+            made = cls(path, torch.from_numpy(array), pages, number, start)
+        weakref.finalize(made, os.close, made._file)
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -94,7 +94,7 @@ class Mapped:
 
     def _read(self, into: memoryview, at: int) -> None:
         while len(into):
-            read = os.preadv(self.file, [into], at)
+            read = os.preadv(self._file, [into], at)
             if not read:
                 raise Corrupted(f"Expected {self.path} to stay as it was, found it cut short: write it again.")
             into, at = into[read:], at + read

@@ -31,7 +31,7 @@ def same_program(one: Federation | None, other: Federation) -> bool:
 
 
 def _program_of(fed: Federation) -> tuple[object, ...]:
-    return fed.objective, fed.method, fed.precision, id(fed.public_samples)
+    return fed.objective, fed.method, fed.precision, fed.denominator, id(fed.public_samples)
 
 
 def places_for(fed: Federation, clients: int, chunk: int) -> int:
@@ -164,7 +164,7 @@ class ChunkProgram:
         """A state of every client in rows of its own, as a step leaves them: one layout, one program."""
         gap = self._gap(w)
         if not gap or state.shape[1:] != w.shape:
-            return state.contiguous()
+            return state.clone(memory_format=torch.contiguous_format)  # of its own: a step may change it in place
         return state.new_zeros(len(state), len(w) + gap)[:, : len(w)].copy_(state)
 
     def _convolutions(self, w: Tensor) -> AbstractContextManager[object]:

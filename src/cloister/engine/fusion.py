@@ -112,7 +112,7 @@ def _load(graph: torch.fx.GraphModule, arguments: list[Any]) -> Callable[..., An
 def _path(graph: torch.fx.GraphModule, arguments: list[Tensor]) -> Path:
     """The file of a program: its operations, shapes and layouts, and what compiles it, where."""
     layouts = [(tuple(a.shape), a.stride(), str(a.dtype), a.device.type) for a in arguments]
-    gpu = torch.cuda.get_device_name() if arguments[0].is_cuda else _processor()
+    gpu = torch.cuda.get_device_name(arguments[0].device) if arguments[0].is_cuda else _processor()
     matmul = torch.backends.cuda.matmul.allow_tf32
     made_from = [graph.code, str(layouts), gpu, torch.__version__, _version("triton"), str(matmul), str(OPTIONS)]
     digest = hashlib.sha256("\n".join(made_from).encode()).hexdigest()

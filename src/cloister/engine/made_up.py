@@ -13,7 +13,9 @@ def made_up_clients(fed: Federation, clients: int) -> Federation:
     """The same federation over a few clients of typical sizes, the smallest and the largest among them, whose samples
     are all zero."""
     real = fed.population
-    typical = real.counts.sort().values[torch.linspace(0, real.clients - 1, clients).long()].to(real.sizes.device)
+    last = max(clients - 1, 1)
+    places = torch.tensor([real.clients - 1 - (real.clients - 1) * place // last for place in range(clients)])
+    typical = real.counts.sort().values[places].to(real.sizes.device)
     samples = max(int(typical.sum()), 1)
     population = Population(
         real.inputs.new_zeros((samples, *real.inputs.shape[1:])),

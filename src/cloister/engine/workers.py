@@ -13,15 +13,17 @@ the round and the client, or comes from the system; no generator's state is shar
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 import random
 import signal
+import stat
 import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from multiprocessing import Pipe
@@ -51,10 +53,11 @@ def total_of_workers(plan: RoundPlan, count: int, way: str, message: Message) ->
     """The sum over a plan's clients, computed by so many processes; `way` names how `message` computes."""
     owner, fed = os.getpid(), plan.fed
     key = id(fed), count, way
-    found = _KEPT.get(key)
-    if found is None or found.owner != owner:  # a copy of this process has no workers of its own
-        found = _KEPT[key] = Workers(plan, count, message)
-        weakref.finalize(fed, _end, key, found)
+    with _FORKING:
+        found = _KEPT.get(key)
+        if found is None or found.owner != owner:  # a copy of this process has no workers of its own
+            found = _KEPT[key] = Workers(plan, count, message)
+            weakref.finalize(fed, _end, key, found)
     try:
         return found.total(plan)
     except BaseException:  # workers may still be busy with this round, and know nothing that others do not
@@ -89,8 +92,7 @@ class Workers:
         try:
             for _ in range(count):
                 ours, theirs = Pipe()
-                needed = (theirs.fileno(), *plan.fed.population.open_files)
-                self._ids[ours] = _fork(needed, partial(self._serve, theirs, plan.fed, message))
+                self._ids[ours] = _fork(theirs, partial(self._serve, theirs, plan.fed, message))
                 theirs.close()
         except OSError:
             self.close()
@@ -188,9 +190,11 @@ class Workers:
         return place, slot, finite
 
     def _lost(self, connection: Connection) -> RankLost:
-        _, status = os.waitpid(self._ids.pop(connection), 0)
-        code = os.waitstatus_to_exitcode(status)
-        how = f"was stopped by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        how = "is gone"
+        with suppress(ChildProcessError):  # somebody else has waited for it
+            _, status = os.waitpid(self._ids.pop(connection), 0)
+            code = os.waitstatus_to_exitcode(status)
+            how = f"was stopped by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
         return RankLost(
             f"Expected every worker process of the loop engine to answer, found that one {how}: if memory ran out, use "
             "engine = loop, which computes one client at a time; a run with a folder can be resumed."
@@ -209,6 +213,7 @@ class Workers:
 
 
 _KEPT: dict[tuple[int, int, str], Workers] = {}
+_FORKING = threading.Lock()
 
 
 def _shared(like: Tensor) -> Tensor:
@@ -225,7 +230,7 @@ def _blank(plan: RoundPlan) -> Tensor:
     return made if after is None else after(made, fed.context(offer.w, offer.broadcast))
 
 
-def _fork(files: Sequence[int], serve: Callable[[], None]) -> int:
+def _fork(connection: Connection, serve: Callable[[], None]) -> int:
     """The id of a new worker. No signal may reach it before it knows that it is one."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
@@ -233,20 +238,20 @@ def _fork(files: Sequence[int], serve: Callable[[], None]) -> int:
             warnings.simplefilter("ignore", DeprecationWarning)
             process = os.fork()
         if not process:
-            _work(files, serve)
+            _work(connection, serve)
         return process
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(files: Sequence[int], serve: Callable[[], None]) -> NoReturn:
+def _work(connection: Connection, serve: Callable[[], None]) -> NoReturn:
     """The life of a worker, which never returns to where it was forked."""
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever interrupts a run means the process that leads it
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        _close_all_but(files)  # locks and logs of the run are not a worker's
+        _close_what_is_written(connection.fileno())  # locks and logs of the run are not a worker's
         torch.set_num_threads(1)
         _keep_memory()
         random.seed()
@@ -259,12 +264,13 @@ def _work(files: Sequence[int], serve: Callable[[], None]) -> NoReturn:
         os._exit(status)
 
 
-def _close_all_but(files: Sequence[int]) -> None:
-    first = 3  # after the standard ones
-    for file in sorted(files):
-        os.closerange(first, file)
-        first = file + 1
-    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+def _close_what_is_written(kept: int) -> None:
+    """Close all files but the standard ones and those that are only read, as samples on the disk are."""
+    for file in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):  # that of the listing itself is closed by now
+            writes = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+            if file > 2 and file != kept and (writes or not stat.S_ISREG(os.fstat(file).st_mode)):
+                os.close(file)
 
 
 def _keep_memory() -> None:

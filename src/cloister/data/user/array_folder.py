@@ -107,10 +107,6 @@ class _Stored:
         self.inputs.release()
         self.labels.release()
 
-    @property
-    def open_files(self) -> tuple[int, ...]:
-        return tuple(file for file in (self.inputs.file, self.labels.file) if file >= 0)
-
 
 def is_array_folder(path: Path) -> bool:
     """Whether a folder holds arrays, and not tables or images."""

@@ -40,7 +40,7 @@ class Graphed:
     chunk: int
     compiled: bool = False
     _fed: Federation | None = field(default=None, repr=False)
-    _program: ChunkProgram | None = field(default=None, repr=False)
+    _programs: dict[bool, ChunkProgram] = field(default_factory=dict, repr=False)
     _everybody: Shapes = field(default=(), repr=False)
     _graphs: dict[Shapes, _Graph] = field(default_factory=dict, repr=False)
     _steps: Vectorized | None = field(default=None, repr=False)
@@ -54,7 +54,7 @@ class Graphed:
         if fed.method.local.batching.batch_sampling or fed.method.local.client_state:
             return self._step_by_step(fed).total(plan)
         if self._fed is not fed:  # graphs hold on to the data and the model they were captured with
-            self._program = self._program if same_program(self._fed, fed) else None
+            self._programs = self._programs if same_program(self._fed, fed) else {}
             self._fed, self._graphs = fed, {}
             self._everybody = shapes_of(fed.population.counts, fed.method.local, rounded_up)
         places = _places(fed, self.chunk)
@@ -87,15 +87,15 @@ class Graphed:
 
     def _program_for(self, fed: Federation, ragged: bool) -> ChunkProgram:
         """One for a run: its steps are those of any client there is."""
-        if self._program is None:
+        if ragged not in self._programs:
             if self.compiled:
                 start_workers()
-            self._program = (
+            self._programs[ragged] = (
                 ChunkProgram(fed, ragged, lambda step: Compiled(step, fused, 0), shared_start=False)
                 if self.compiled
                 else ChunkProgram(fed, ragged, lambda step: step, fuses=False, shared_start=False)
             )
-        return self._program
+        return self._programs[ragged]
 
 
 def _places(fed: Federation, chunk: int) -> int:

@@ -65,7 +65,11 @@ def in_place(graph: torch.fx.GraphModule) -> Callable[[Program], Program]:
         return lambda program: program
     output = next(node for node in graph.graph.nodes if node.op == "output")
     inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    results = [_changed(graph, node, inputs) or node for node in output.args[0]]
+    given: Any = output.args[0]
+    if len(given) > len(inputs):
+        return lambda program: program
+    own = inputs[len(inputs) - len(given) :]  # states are the last inputs, in the order in which they are returned
+    results = [_changed(graph, node, base, inputs, given) or node for node, base in zip(given, own, strict=True)]
     if not any(isinstance(result, _State) for result in results):
         return lambda program: program
     wanted: dict[Node, int] = {}
@@ -111,26 +115,33 @@ def _apply(state: _State, w: Tensor, value: Callable[[Node | None], Any]) -> Ten
     return w
 
 
-def _changed(graph: torch.fx.GraphModule, node: Node, inputs: list[Node]) -> _State | None:
-    """How a state that is concatenated from pieces follows from an input; None where no piece is worth it."""
-    if node.target is not _aten.cat.default or node.meta["val"].dim() != 2:
+def _changed(
+    graph: torch.fx.GraphModule, node: Node, base: Node, inputs: list[Node], results: list[Node]
+) -> _State | None:
+    """How a state that is concatenated from pieces follows from what it was, `base`.
+
+    None where no piece is worth it, or where the old state is returned as well.
+    """
+    if node.target is not _aten.cat.default or node.meta["val"].dim() != 2 or _shown(base, results):
         return None
-    pieces, start = [], 0
-    base: Node | None = None
+    if base.meta["val"].dim() != 2 or base.meta["val"].dtype != torch.float32:
+        return None
+    pieces: list[_Outer | _Copied] = []
+    start, worth_it = 0, False
     pending: list[Node] = []
     joined: Any = node.args[0]
     for piece in joined:
         width = piece.meta["val"].shape[1]
-        outer = _outer(piece, start, width)
-        if outer is not None and base in (None, outer[0]):
-            base = outer[0]
+        outer = _outer(piece, base, start, width)
+        if outer is not None:
+            worth_it = True
             pieces += _together(graph, node, pending, start)
-            pieces.append(outer[1])
+            pieces.append(outer)
             pending = []
         else:
             pending.append(piece)
         start += width
-    if base is None or base not in inputs or base.meta["val"].dtype != torch.float32:
+    if not worth_it:
         return None
     used = base.meta["val"].shape[1]
     if pending and start > used:  # what only fills a row up stays as it is
@@ -152,31 +163,43 @@ def _together(graph: torch.fx.GraphModule, before: Node, pending: list[Node], en
     return [_Copied(end - width, whole)]
 
 
-def _outer(piece: Node, start: int, width: int) -> tuple[Node, _Outer] | None:
-    """A piece of the form w - rate * (left @ right), perhaps for live clients alone, and the input w."""
+def _shown(base: Node, results: list[Node]) -> bool:
+    """Whether an input, or a view of it, is returned as it was."""
+    seen = [base]
+    while seen:
+        node = seen.pop()
+        if node in results:
+            return True
+        seen += [user for user in node.users if user.target in {*_VIEWS, _aten.slice.Tensor, _aten.expand.default}]
+    return False
+
+
+def _outer(piece: Node, base: Node, start: int, width: int) -> _Outer | None:
+    """A piece of the form w - rate * (left @ right), perhaps for live clients alone, of w's columns from `start` on."""
     live: Any = None
     moved: Any = piece
     if piece.target is _aten.where.self:
         live, moved, old = piece.args
-        if not _is_column(old, start, width) or live.meta["val"].numel() != len(piece.meta["val"]):
+        if not _is_column(old, base, start, width) or live.meta["val"].numel() != len(piece.meta["val"]):
             return None
-    if width < _LARGE or moved.target is not _aten.sub.Tensor or not _is_column(moved.args[0], start, width):
+    if width < _LARGE or moved.target is not _aten.sub.Tensor or not _is_column(moved.args[0], base, start, width):
         return None
-    old, gradient = moved.args
-    product = _product(gradient)
-    if product is None:
+    product = _product(moved.args[1])
+    if product is None or len(product.meta["val"]) != len(base.meta["val"]):
         return None
     factors: Any = product.args
     left, right = factors
-    return old.args[0], _Outer(start, float(moved.kwargs.get("alpha", 1)), left, right, live)
+    if _shown(base, [left, right]):
+        return None
+    return _Outer(start, float(moved.kwargs.get("alpha", 1)), left, right, live)
 
 
-def _is_column(node: Any, start: int, width: int) -> bool:
+def _is_column(node: Any, base: Node, start: int, width: int) -> bool:
     """Whether a node is the columns of an input that begin there."""
     if not isinstance(node, Node) or node.target is not _aten.slice.Tensor:
         return False
-    base, dim, first, end = node.args
-    return dim in (-1, 1) and (first, end) == (start, start + width) and isinstance(base, Node)
+    of, dim, first, end = node.args
+    return of is base and dim in (-1, 1) and (first, end) == (start, start + width)
 
 
 def _product(flat: Any) -> Node | None:

@@ -20,10 +20,17 @@ from cloister.engine.made_up import made_up_clients
 from cloister.errors import Note
 from cloister.round import Federation, Offer, RoundPlan, Sum
 
+NEVER = 2**31
+"""A round that does not come."""
+
 
 @dataclass
 class Switching:
-    """Graphs of `chunk` clients, and from round `compiled_from` on compiled ones."""
+    """Graphs of `chunk` clients, and from round `compiled_from` on compiled ones.
+
+    What cannot be compiled goes on with graphs, says so, and is described so from then on. Its noise is still that of a
+    run that switches: of two runs with one seed, of which one could be compiled, publish one.
+    """
 
     chunk: int
     compiled_from: int
@@ -41,12 +48,16 @@ class Switching:
             found = self._graphed.total(plan)
             self._compile(plan)
             return found
-        if self._compiling is not None:
+        if self._compiling is None:  # a resumed run, which is beyond the switch
+            self._compile(plan)
+        assert self._compiling is not None
+        if self._compiling.is_alive() or self._graphed._graphs:
             self._compiling.join()
             self._graphed._graphs.clear()  # and their memory
-        if self._failed is not None:
-            return self._graphed.total(plan)
-        return self._compiled.total(plan)
+        if self._failed is None:
+            return self._compiled.total(plan)
+        self.compiled_from = NEVER
+        return self._graphed.total(plan)
 
     def _compile(self, plan: RoundPlan) -> None:
         """Start to compile, once, in the background."""
