@@ -28,9 +28,6 @@ MEMORY_BUDGET = 2**30
 COMPILING = 24.0
 """Seconds that compiling takes, about, in the background, the first time."""
 
-BEYOND_CACHE = 2**24
-"""Bytes from which on a CPU tries fewer clients at a time, too: their private steps may find memory used before."""
-
 
 def memory_budget(device: torch.device) -> int:
     """Bytes that a chunk of clients may take: on a GPU half of what is free."""
@@ -88,9 +85,6 @@ def choose(fed: Federation, w: Tensor, chunk: int, rounds: int, sample: int = 24
     threads = torch.get_num_threads()
     if not w.is_cuda:
         candidates: list[Engine] = [Loop(), Vectorized(chunk)]
-        together, private = few.population.clients, fed.method.local.private is not None
-        if private and together > 1 and together * bytes_per_client(fed, w) > BEYOND_CACHE:
-            candidates.append(Vectorized(-(-together // 2)))
         candidates += [Loop(workers=threads)] if threads > 1 else []
         return min(candidates, key=lambda engine: _seconds_if_able(engine, few, w, repeats))
     return _on_a_gpu(fed, w, chunk, rounds)
