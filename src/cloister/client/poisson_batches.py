@@ -146,7 +146,7 @@ class StepNoise:
             client, scale, steps = source
             taken = max(min(steps - first, self.block), 0)
             own = drawn[:taken, place]
-            noise = self.streams.protective_normal(torch.empty_like(own), "step noise", self.round, client, number)
+            noise = self.streams.protective_normal(own, "step noise", self.round, client, number)
             torch.mul(noise, scale, out=own)
             drawn[taken:, place] = 0
 
@@ -169,6 +169,8 @@ def _pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, "noise", initializer=torch.set_num_threads, initargs=(1,))
 
 
-_WORTH_THREADS = 2**21
+_WORTH_THREADS = 2**22
+"""From so many numbers on; fewer are drawn sooner by one thread, beside which torch has others of its own."""
+
 AHEAD = 2**18
 """About how many numbers are drawn at once for a client."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cloister.client.per_sample.common import finite, grain, lost, squared_norms
+from cloister.client.per_sample.products import finite_product
 
 Masks = tuple[Tensor, ...] | None
 """Which entries of each parameter of a layer count, flat; None where all do."""
@@ -33,7 +34,7 @@ class LayerGradients(Protocol):
 
 @dataclass(frozen=True)
 class Written:
-    """One block [b, n] for each parameter, which nobody else uses: they are cleaned in place."""
+    """One block [b, n] for each parameter, which nobody else uses: on a GPU they are cleaned in place."""
 
     blocks: tuple[Tensor, ...]
 
@@ -41,7 +42,9 @@ class Written:
         return sum((squared_norms(block) for block in self.blocks[1:]), squared_norms(self.blocks[0]))
 
     def weighted(self, factors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(factors @ block.nan_to_num_(0.0, 0.0, 0.0) for block in self.blocks)
+        if factors.is_cuda:
+            return tuple(factors @ block.nan_to_num_(0.0, 0.0, 0.0) for block in self.blocks)
+        return tuple(finite_product(factors[None], block)[0] for block in self.blocks)
 
 
 _MOST_INPUT = 1e18
@@ -70,7 +73,7 @@ class Outer:
 
     def weighted(self, factors: Tensor) -> tuple[Tensor, ...]:
         g = finite(self.g) * factors[:, None]
-        weights = (g.t() @ finite(self.a)).flatten()
+        weights = finite_product(g.t(), self.a).flatten()
         return (weights, g.sum(0)) if self.biased else (weights,)
 
 
@@ -97,5 +100,5 @@ class Products:
 
     def weighted(self, factors: Tensor) -> tuple[Tensor, ...]:
         g = finite(self.g) * factors[:, None, None]
-        weights = (g.transpose(0, 1).flatten(1) @ finite(self.a).mT.flatten(0, 1)).flatten()
+        weights = finite_product(g.transpose(0, 1).flatten(1), self.a.mT.flatten(0, 1)).flatten()
         return (weights,) if self.bias is None else (weights, factors @ finite(self.bias))
