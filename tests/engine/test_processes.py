@@ -25,6 +25,7 @@ from cloister.random.streams import Streams, coins, fold
 from cloister.round import Federation, Offer, RoundPlan, cohort_total, run_round
 from conftest import flat_state, toy_model, toy_task
 from contract.catalogue import METHODS, cohorts_for, fed_of
+from engine.test_compilation import KINDS
 
 pytestmark = pytest.mark.skipif(not workers.can_fork(), reason="no fork on this system")
 TWO = Loop(workers=2, processes=True)
@@ -50,7 +51,9 @@ def toy(name: str = "dp_fedavg"):
     return fed_of(METHODS[name](), cohort, task=task, model=toy_model(task, dropout=True), dtype=torch.float32)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in KINDS else [pytest.mark.slow]) for name in METHODS]
+)
 def test_processes_give_the_bits_of_one(name):
     """Of the model, and of what clients keep, over two rounds, for every method."""
 
