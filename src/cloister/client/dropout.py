@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from cloister.random.streams import coins, fold
-from cloister.transformed import is_transformed
+from cloister.random.transformed import is_transformed
 
 
 class KeyedDropout(TorchFunctionMode):

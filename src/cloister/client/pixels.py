@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from cloister.transformed import is_transformed
+from cloister.random.transformed import is_transformed
 
 
 class PixelGradients(TorchFunctionMode):

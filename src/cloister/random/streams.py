@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from cloister.errors import CloisterError
-from cloister.transformed import is_transformed
+from cloister.random.transformed import is_transformed
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 

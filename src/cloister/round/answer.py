@@ -26,7 +26,7 @@ from cloister.privacy.ledger import Ledger
 from cloister.privacy.unit import ProtectedUnit, sample_account
 from cloister.round.bind import Federation
 from cloister.round.offer import Answer, Offer, Reply
-from cloister.transformed import is_transformed
+from cloister.random.transformed import is_transformed
 
 Sum = tuple[Tensor, Tensor]
 """The sum [m] of some clients' messages, and how many of their updates were not finite (a count on the device)."""
