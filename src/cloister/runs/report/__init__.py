@@ -5,9 +5,8 @@ Names are imported when they are first used: a list of methods needs nothing of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from cloister.lazy import on_first_use
+import importlib
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cloister.runs.report.catalogue import keys_table, methods_table
@@ -53,7 +52,12 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # type checkers know every name, and that there are no others
-    __getattr__ = on_first_use(__name__, _DEFINES)
+
+    def __getattr__(name: str) -> Any:
+        module = next((module for module, names in _DEFINES.items() if name in names), None)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{module}"), name)
 
 
 def __dir__() -> list[str]:
