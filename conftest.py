@@ -2,4 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("triton") else ["src/cloister/engine/cuda/conv_kernels.py"]
+collect_ignore_glob = [] if find_spec("triton") else ["src/cloister/engine/cuda/*_kernels.py"]

@@ -24,9 +24,9 @@ from cloister.core.precision import multiplying
 from cloister.errors import BudgetExceededError, CloisterError
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.unit import ProtectedUnit, sample_account
+from cloister.random.transformed import is_transformed
 from cloister.round.bind import Federation
 from cloister.round.offer import Answer, Offer, Reply
-from cloister.random.transformed import is_transformed
 
 Sum = tuple[Tensor, Tensor]
 """The sum [m] of some clients' messages, and how many of their updates were not finite (a count on the device)."""
