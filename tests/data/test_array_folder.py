@@ -254,3 +254,10 @@ def test_numbers_can_be_labels(tmp_path):
     assert (task.population.labels.dtype, task.classes, len(task.test_labels)) == (torch.float32, None, 0)
     found = cl.run(METHODS["dp_fedavg"](), task, rounds=2, cohort=cl.full(), delta=1e-3, progress=False)
     assert torch.isfinite(vector(found)).all()
+
+
+def test_test_inputs_of_another_type_are_refused(folder):
+    """A model would see other numbers than in training, or fail after a round was charged."""
+    np.save(folder / "test-inputs.npy", np.load(folder / "test-inputs.npy").astype(np.uint8))
+    with pytest.raises(cl.CloisterError, match="test inputs of float32, as in training, found 'uint8'"):
+        cl.data.from_path(folder, classes=3)

@@ -77,6 +77,14 @@ class Task:
         object.__setattr__(self, "loss", loss if self.classes is None else of_classes(loss))
         fine = self.classes is None or self.classes >= 2
         expect(fine, "two classes at least", self.classes, "of one, every model is right, and accuracy says nothing")
+        trained, tested = self.population.inputs.dtype, self.test_inputs.dtype
+        alike = trained == tested or (trained.is_floating_point and tested.is_floating_point)
+        expect(
+            alike or not len(self.test_inputs),
+            f"test inputs of {str(trained).removeprefix('torch.')}, as in training",
+            str(tested).removeprefix("torch."),
+            "store both alike",
+        )
 
     def __repr__(self) -> str:
         """One line; the data are too many to be shown."""

@@ -30,6 +30,9 @@ MEMORY_BUDGET = 2**30
 COMPILING = 36.0
 """Seconds that compiling takes, about, the first time, in the background, where it shares the interpreter."""
 
+WORTH_TRYING, LONG = 5.0, 1.0
+"""Seconds that a run must take for more than two engines to be tried, and of a trial that is not repeated."""
+
 
 def memory_budget(device: torch.device) -> int:
     """Bytes that a chunk of clients may take: on a GPU half of what is free."""
@@ -85,7 +88,8 @@ def choose(fed: Federation, w: Tensor, chunk: int, rounds: int, sample: int = 24
     most = min(expected, chunk)
     if w.is_cuda:
         return _on_a_gpu(fed, w, chunk, rounds)
-    return _on_a_cpu(made_up_clients(fed, clients=min(sample, most)), w, chunk, repeats)
+    few = made_up_clients(fed, clients=min(sample, most))
+    return _on_a_cpu(few, w, chunk, repeats, rounds * expected / few.population.clients)
 
 
 def _on_a_gpu(fed: Federation, w: Tensor, chunk: int, rounds: int) -> Engine:
@@ -104,8 +108,11 @@ def _on_a_gpu(fed: Federation, w: Tensor, chunk: int, rounds: int) -> Engine:
     return Switching(chunk, compiled_from=2 + math.ceil(COMPILING / seconds))
 
 
-def _on_a_cpu(few: Federation, w: Tensor, chunk: int, repeats: int) -> Engine:
-    """One client at a time, many as one computation, or one on each core: the loop's layout is that of its workers."""
+def _on_a_cpu(few: Federation, w: Tensor, chunk: int, repeats: int, times_as_many: float) -> Engine:
+    """One client at a time, many as one computation, or one on each core: the loop's layout is that of its workers.
+
+    The run is so many times as much work as a trial; of one that is over soon nothing more is tried.
+    """
     times: list[tuple[float, Engine]] = []
 
     def attempt(engine: Engine) -> float:
@@ -116,6 +123,8 @@ def _on_a_cpu(few: Federation, w: Tensor, chunk: int, repeats: int) -> Engine:
     loop, cores = Loop(), torch.get_num_threads()
     alone = attempt(loop)
     attempt(Vectorized(chunk))
+    if min(times, key=lambda tried: tried[0])[0] * times_as_many < WORTH_TRYING:
+        return min(times, key=lambda tried: tried[0])[1]
     if few.population.inputs.dim() == 4 and attempt(replace(loop, channels_last=True)) < alone:
         loop = replace(loop, channels_last=True)
     if cores > 1:
@@ -174,5 +183,8 @@ def _seconds(engine: Engine, fed: Federation, w: Tensor, repeats: int) -> float:
                 torch.cuda.synchronize(w.device)
         except torch.OutOfMemoryError:
             return math.inf
-        best = min(best, time.perf_counter() - start) if attempt else best
+        seconds = time.perf_counter() - start
+        best = min(best, seconds) if attempt else best
+        if attempt and seconds > LONG:
+            break
     return best
