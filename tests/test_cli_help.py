@@ -7,11 +7,13 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import pytest
 
 from cloister.core.arguments import Group, flat_arguments
+from cloister.data.defaults import defaults_of
 from cloister.runs.choices import PARTS
 from cloister.runs.keys import in_groups
 from cloister.runs.request import Options
@@ -76,7 +78,10 @@ def test_every_key_of_every_choice_is_in_keys(command, part, option):
     lines = lines_of(command("keys", *words))
     expect_whole(lines, SCREEN[1])
     page = "\n".join(lines)
-    for key in [*introspected().keys_of(part, option), *introspected().run]:
+    own = defaults_of(option if part == "data" else PARTS["data"].default, {})  # the data set's, where it has some
+    for key in introspected().keys_of(part, option):
+        assert described(page, replace(key, default=own.get(key.name, key.default))), key.name
+    for key in introspected().run:
         assert described(page, key), key.name
 
 

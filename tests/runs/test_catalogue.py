@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
 import os
 import pkgutil
@@ -17,6 +18,7 @@ from cloister.errors import CloisterError
 from cloister.runs import catalogue
 from cloister.runs.catalogue import ask, from_json, leads_outside, stored, text_of, to_json
 from cloister.runs.choices import PARTS
+from cloister.runs.resolution import grouped_keys, values_of
 from cloister.runs.signatures import introspected
 
 
@@ -128,3 +130,12 @@ def test_no_module_takes_the_place_of_a_name_that_is_imported_late(name):
     package = importlib.import_module(name)
     modules = {one.name for one in pkgutil.iter_modules(package.__path__)} & set(package.__all__)
     assert all(getattr(package, one) is importlib.import_module(f"{name}.{one}") for one in modules)
+
+
+@pytest.mark.parametrize("data", sorted(stored().choices["data"]))
+def test_listed_defaults_are_those_that_a_run_takes(data):
+    """A data set may have others than the parts that deal and train it."""
+    for keys in grouped_keys(stored(), {"data": data}).values():
+        given = [key for key in keys if key.owner != "choice" and key.default is not inspect.Parameter.empty]
+        taken = values_of(given, {"data": data})
+        assert {key.name: key.default for key in given if key.default is not None} == taken

@@ -113,18 +113,19 @@ def _on_a_cpu(few: Federation, w: Tensor, chunk: int, repeats: int, times_as_man
 
     The run is so many times as much work as a trial; of one that is over soon nothing more is tried.
     """
-    times: list[tuple[float, Engine]] = []
+    best: tuple[float, Engine] = math.inf, Loop()
 
     def attempt(engine: Engine) -> float:
+        nonlocal best
         seconds = _seconds_if_able(engine, few, w, repeats)
-        times.append((seconds, engine))
+        best = min(best, (seconds, engine), key=lambda tried: tried[0])
         return seconds
 
     loop, cores = Loop(), torch.get_num_threads()
     alone = attempt(loop)
     attempt(Vectorized(chunk))
-    if min(times, key=lambda tried: tried[0])[0] * times_as_many < WORTH_TRYING:
-        return min(times, key=lambda tried: tried[0])[1]
+    if best[0] * times_as_many < WORTH_TRYING:
+        return best[1]
     if few.population.inputs.dim() == 4 and attempt(replace(loop, channels_last=True)) < alone:
         loop = replace(loop, channels_last=True)
     if cores > 1:
@@ -132,7 +133,7 @@ def _on_a_cpu(few: Federation, w: Tensor, chunk: int, repeats: int, times_as_man
         dismiss(few)
         if forked == math.inf:
             attempt(replace(loop, workers=cores))
-    return min(times, key=lambda tried: tried[0])[1]
+    return best[1]
 
 
 def _seconds_if_able(engine: Engine, fed: Federation, w: Tensor, repeats: int) -> float:

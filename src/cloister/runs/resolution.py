@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cloister.data.defaults import defaults_of
@@ -60,7 +60,10 @@ def grouped_keys(catalogue: Catalogue, values: Mapping[str, Any]) -> dict[str, l
     except CloisterError:  # a method of another package says what it comes with only when it is made
         chosen = {part: catalogue.option(part, values) for part in names}
     groups = {"choices": [Key(part, "choice", str, option, PARTS[part].help) for part, option in chosen.items()]}
-    groups |= {f"{part} {option}": catalogue.keys_of(part, option) for part, option in chosen.items()}
+    own = _defaults(values)  # of the data set
+    for part, option in chosen.items():
+        keys = catalogue.keys_of(part, option)
+        groups[f"{part} {option}"] = [replace(key, default=own.get(key.name, key.default)) for key in keys]
     groups |= {f"every run: {group}": keys for group, keys in in_groups(catalogue.run).items()}
     _refuse_unknown(catalogue, values, {key.name for keys in groups.values() for key in keys}, chosen)
     return {heading: keys for heading, keys in groups.items() if keys}

@@ -19,11 +19,17 @@ def _better(new, best, which, PLACE: tl.constexpr):
 
 
 @triton.jit
-def _pool(x, y, which, H, W, C, P, Q, COUNT, BLOCK: tl.constexpr):
+def _windows(H, W, C, P, Q, BLOCK: tl.constexpr):
+    """The windows of a program, and where the first pixel of each is."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    known = at < COUNT
     c, q, p, n = at % C, at // C % Q, at // C // Q % P, at // C // Q // P
-    corner = x + ((n * H + 2 * p) * W + 2 * q) * C + c
+    return at, ((n * H + 2 * p) * W + 2 * q) * C + c
+
+
+@triton.jit
+def _pool(x, y, which, H, W, C, P, Q, COUNT, BLOCK: tl.constexpr):
+    at, first = _windows(H, W, C, P, Q, BLOCK)
+    known, corner = at < COUNT, x + first
     best = tl.load(corner, mask=known)
     place = tl.zeros((BLOCK,), tl.int8)
     best, place = _better(tl.load(corner + C, mask=known), best, place, 1)
@@ -35,10 +41,8 @@ def _pool(x, y, which, H, W, C, P, Q, COUNT, BLOCK: tl.constexpr):
 
 @triton.jit
 def _spread(gy, which, gx, H, W, C, P, Q, COUNT, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    known = at < COUNT
-    c, q, p, n = at % C, at // C % Q, at // C // Q % P, at // C // Q // P
-    corner = gx + ((n * H + 2 * p) * W + 2 * q) * C + c
+    at, first = _windows(H, W, C, P, Q, BLOCK)
+    known, corner = at < COUNT, gx + first
     g, place = tl.load(gy + at, mask=known), tl.load(which + at, mask=known)
     tl.store(corner, tl.where(place == 0, g, 0.0), mask=known)
     tl.store(corner + C, tl.where(place == 1, g, 0.0), mask=known)
