@@ -212,6 +212,12 @@ def only_largest(update: Named, scores: Named, fraction: Fraction, ties: str = "
     return kept
 
 
+def largest_of_all(update: Named, scores: Named, fraction: Fraction, ties: str = "keep") -> Named:
+    """The same over the whole model, as if it were one layer."""
+    one = only_largest({"all": flat(update)}, {"all": flat(scores)}, fraction, ties)["all"]
+    return named(one)
+
+
 def clipped(vector: Tensor, clip_norm: float) -> Tensor:
     length = float(torch.sqrt((vector * vector).sum()))
     return vector * min(1.0, clip_norm / length) if length else vector

@@ -26,6 +26,7 @@ from references import (
     federated,
     flat,
     gradient,
+    largest_of_all,
     norm,
     normal,
     only_largest,
@@ -49,19 +50,22 @@ OFFICIAL = {"momentum": 0.5, "weight_decay": 5e-4, "lr_decay": 0.998}
 
 Sparse = Callable[[Federation, int, int, Named, Named], Named]
 """(federation, round, client, w at the end, update) -> update"""
+Select = Callable[[Named, Named, Fraction, str], Named]
 
 
-def lus(importance: str = "all", ties: str = "keep", kept: Fraction = Fraction(3, 10)) -> Sparse:
+def lus(
+    importance: str = "all", ties: str = "keep", kept: Fraction = Fraction(3, 10), select: Select = only_largest
+) -> Sparse:
     def of(fed: Federation, round: int, client: int, w: Named, update: Named) -> Named:
         data = data_of(fed, client) if importance == "all" else batches_of(fed, round, client)[-1]
         g = gradient(w, data)
-        return only_largest(update, {n: g[n] * update[n] for n in w}, kept, ties)
+        return select(update, {n: g[n] * update[n] for n in w}, kept, ties)
 
     return of
 
 
-def top_k(ties: str = "keep") -> Sparse:
-    return lambda fed, round, client, w, update: only_largest(update, update, Fraction(2, 5), ties)
+def top_k(ties: str = "keep", select: Select = only_largest) -> Sparse:
+    return lambda fed, round, client, w, update: select(update, update, Fraction(2, 5), ties)
 
 
 def dense(fed: Federation, round: int, client: int, w: Named, update: Named) -> Named:
@@ -124,6 +128,14 @@ CASES = {
         cl.methods.dp_fedsam_top_k(**SAM, ties="first"),
         message_by(asam(0.5), top_k("first"), **OFFICIAL),
     ),
+    **{
+        f"dp_fedsam_top_k, A, model, {ties}": (
+            cl.methods.dp_fedsam_top_k(**SAM, ties=ties, scope="model"),
+            message_by(asam(0.5), top_k(ties, largest_of_all), **OFFICIAL),
+        )
+        for ties in ("keep", "first")
+    },
+    "lus, model": (cl.methods.lus(CLIP, scope="model", **RULE), message_by(plain, lus(select=largest_of_all))),
     "dp_fedprox": (cl.methods.dp_fedprox(CLIP, 0.7, **RULE, **HEAVY), message_by(proximal(0.7), **HEAVY)),
     "dp_fedavg, as published": (
         cl.methods.dp_fedavg(CLIP, mode="as_published", **RULE),

@@ -26,6 +26,7 @@ from references import (
     engines,
     federated,
     flat,
+    largest_of_all,
     members,
     named,
     normal,
@@ -68,33 +69,39 @@ def sam_update(fed: Federation, round: int, client: int, start: Named) -> Tensor
 # ---- DP-FedSAM-top_k, where the noise comes first ---------------------------------------------------------------
 
 
-def sparse(vector: Tensor, ties: str) -> Tensor:
-    return flat(only_largest(named(vector), named(vector), TWO_FIFTHS, ties))
+def sparse(vector: Tensor, ties: str, scope: str = "layer") -> Tensor:
+    select = only_largest if scope == "layer" else largest_of_all
+    return flat(select(named(vector), named(vector), TWO_FIFTHS, ties))
 
 
+SCOPES = pytest.mark.parametrize("scope", ["layer", "model"])
+
+
+@SCOPES
 @pytest.mark.parametrize("ties", ["keep", "first"])
-def test_variant_b_keeps_the_largest_of_the_noisy_sum(ties):
-    made = cl.methods.dp_fedsam_top_k(clip_norm=CLIP, variant="B", ties=ties, noise_multiplier=Z, **RULE)
+def test_variant_b_keeps_the_largest_of_the_noisy_sum(ties, scope):
+    made = cl.methods.dp_fedsam_top_k(clip_norm=CLIP, variant="B", ties=ties, scope=scope, noise_multiplier=Z, **RULE)
     fed, w, _ = federated(made, cl.poisson(0.7))
     check_messages(fed, w, sam_update)
 
     def step(round: int, w: Tensor) -> Tensor:
         noisy = summed(fed, sam_update, round, w) + Z * CLIP * normal(fed, round)
-        return w + sparse(noisy, ties) / (0.7 * 8)
+        return w + sparse(noisy, ties, scope) / (0.7 * 8)
 
     check_rounds(fed, w, step)
 
 
+@SCOPES
 @pytest.mark.parametrize("ties", ["keep", "first"])
-def test_variant_c_keeps_the_largest_of_every_noisy_update(ties):
-    made = cl.methods.dp_fedsam_top_k(clip_norm=CLIP, variant="C", ties=ties, noise_multiplier=Z, **RULE)
+def test_variant_c_keeps_the_largest_of_every_noisy_update(ties, scope):
+    made = cl.methods.dp_fedsam_top_k(clip_norm=CLIP, variant="C", ties=ties, scope=scope, noise_multiplier=Z, **RULE)
     fed, w, _ = federated(made, cl.fixed_size(5))
 
     def step(round: int, w: Tensor) -> Tensor:
         total = torch.zeros_like(w)
         for client in members(fed, round):  # who has no data sends noise, like the others
             update = sam_update(fed, round, client, named(w)) if SIZES[client] else 0
-            total += sparse(update + Z * CLIP / math.sqrt(5) * normal(fed, round, client), ties)
+            total += sparse(update + Z * CLIP / math.sqrt(5) * normal(fed, round, client), ties, scope)
         return w + total / 5
 
     check_rounds(fed, w, step)
@@ -166,17 +173,22 @@ def public_samples(count: int = 30) -> tuple[Tensor, Tensor]:
     return torch.tensor(random.normal(size=(count, 6)) + labels[:, None]), torch.tensor(labels)
 
 
-def test_public_masks_are_the_largest_changes_of_training_on_public_data():
+@SCOPES
+def test_public_masks_are_the_largest_changes_of_training_on_public_data(scope):
     public = public_samples()
     rule = {"public_lr": 0.2, "public_steps": 7, "public_batch_size": 8}
-    made = cl.methods.fed_smp_top_k(CLIP, keep_fraction=0.41, noise_multiplier=Z, **rule, **RULE)
+    made = cl.methods.fed_smp_top_k(CLIP, keep_fraction=0.41, scope=scope, noise_multiplier=Z, **rule, **RULE)
     fed, w, _ = federated(made, cl.poisson(0.7), public)
 
     def mask(round: int, start: Named) -> list[int]:
         batches = public_batches(public, fed.streams.key("public", round), 7, 8)
         assert [len(labels) for _, labels in batches] == [8, 8, 8, 6, 8, 8, 8]
         change = (flat(trained(start, batches, plain, 0.2)) - flat(start)).abs().tolist()
-        return sorted(sorted(range(D), key=lambda e: -change[e])[:20])
+        # Of layers with 5, 30 and 15 numbers, 2, 12 and 6 of 0.41 (rounded down), and so 20 of 50 in both scopes.
+        ends = [D] if scope == "model" else [5, 35, 50]
+        layers = [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
+        kept = [sorted(layer, key=lambda e: -change[e])[: math.floor(0.41 * len(layer))] for layer in layers]
+        return sorted(e for layer in kept for e in layer)
 
     def message(fed: Federation, round: int, client: int, start: Named) -> Tensor:
         return clipped(update_of(fed, round, client, start)[mask(round, start)], CLIP)
@@ -190,6 +202,30 @@ def test_public_masks_are_the_largest_changes_of_training_on_public_data():
     assert mask_of(fed, 1, w).tolist() == mask(1, named(w))
     check_messages(fed, w, message)
     check_rounds(fed, w, step)
+
+
+def test_noise_on_the_kept_coordinates_alone_is_refused_by_name():
+    """Paper 001, section 2: "no noise needs to be added to the sparse weight positions"."""
+    for make in (cl.methods.dp_fedsam_top_k, cl.methods.lus, cl.methods.blur_lus):
+        make(clip_norm=CLIP, noise_on="all", **RULE)
+        with pytest.raises(CloisterError, match=r"Expected noise_on = all, found 'kept': .*support leaks.*no finite"):
+            make(clip_norm=CLIP, noise_on="kept", **RULE)
+        with pytest.raises(CloisterError, match="noise_on to be one of all, kept"):
+            make(clip_norm=CLIP, noise_on="some", **RULE)
+
+
+def test_noise_on_the_kept_coordinates_alone_would_tell_neighbors_apart_for_certain():
+    """Whatever the noise: a zero at a place that only one of two neighbors keeps is seen under the other only."""
+    random = torch.Generator().manual_seed(0)
+    first, second = torch.tensor([3.0, 1.0, 0.2]), torch.tensor([0.2, 1.0, 3.0])
+    for update, other in ((first, second), (second, first)):
+        kept, kept_by_other = (set(u.topk(1).indices.tolist()) for u in (update, other))
+        for _ in range(50):
+            released = torch.zeros(3)
+            for place in kept:
+                released[place] = update[place] + 1e6 * torch.randn((), generator=random)
+            support = set(released.nonzero().flatten().tolist())
+            assert support == kept != kept_by_other
 
 
 def test_public_masks_are_refused_without_public_data():

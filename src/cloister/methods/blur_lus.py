@@ -19,7 +19,16 @@ from cloister.client import LocalSGD, gradients
 from cloister.core import LocalRule, Method
 from cloister.core.arguments import flat_arguments
 from cloister.errors import expect_share
-from cloister.methods.arguments import ClipNorm, NoiseMultiplier, NoisePlace, Server, Ties
+from cloister.methods.arguments import (
+    ClipNorm,
+    NoiseMultiplier,
+    NoiseOn,
+    NoisePlace,
+    Scope,
+    Server,
+    Ties,
+    expect_noise_on_all,
+)
 from cloister.methods.published import ONLY_THE_CLAIM, Mode, claim
 from cloister.methods.registry import NOISY_SUM, register
 from cloister.server import optimizers
@@ -53,6 +62,8 @@ def lus(
     sparsity: Sparsity = 0.7,
     importance: Importance = "all",
     ties: Ties = "keep",
+    scope: Scope = "layer",
+    noise_on: NoiseOn = "all",
     *,
     training: LocalSGD,
     noise_multiplier: NoiseMultiplier = None,
@@ -61,8 +72,9 @@ def lus(
     server: Server = None,
 ) -> Method:
     """DP-FedAvg with Local Update Sparsification: `sparsity` of every layer goes. Guarantee: that of DP-FedAvg."""
+    expect_noise_on_all(noise_on)
     rule = client.sgd(training=training)
-    rule = _sparse(rule, sparsity, importance, ties)
+    rule = _sparse(rule, sparsity, importance, ties, scope)
     return _private("lus", rule, clip_norm, noise_multiplier, noise, mode, server)
 
 
@@ -74,6 +86,8 @@ def blur_lus(
     sparsity: Sparsity = 0.7,
     importance: Importance = "all",
     ties: Ties = "keep",
+    scope: Scope = "layer",
+    noise_on: NoiseOn = "all",
     *,
     training: LocalSGD,
     noise_multiplier: NoiseMultiplier = None,
@@ -82,14 +96,15 @@ def blur_lus(
     server: Server = None,
 ) -> Method:
     """Both together, the paper's method. Guarantee: that of DP-FedAvg."""
+    expect_noise_on_all(noise_on)
     rule = client.sgd(training=training, gradient=gradients.blur(blur_lambda, clip_norm))
-    rule = _sparse(rule, sparsity, importance, ties)
+    rule = _sparse(rule, sparsity, importance, ties, scope)
     return _private("blur_lus", rule, clip_norm, noise_multiplier, noise, mode, server)
 
 
-def _sparse(rule: LocalRule, sparsity: float, importance: client.Importance, ties: Ties) -> LocalRule:
+def _sparse(rule: LocalRule, sparsity: float, importance: client.Importance, ties: Ties, scope: Scope) -> LocalRule:
     expect_share("sparsity", sparsity, "0.7 is the paper's, and something must be kept", zero=True)
-    return client.keep_important(rule, 1 - sparsity, importance, ties)
+    return client.keep_important(rule, 1 - sparsity, importance, ties, scope)
 
 
 def _private(

@@ -11,6 +11,9 @@ top_k keeps a fraction of the coordinates, in one of three places:
     B  of the noisy sum, by the server
     C  of each client's noisy update, as printed. The server's sum is then no function of the noisy sum that the
        paper's proof speaks of: nothing is proven of it, and only what protects a single message is certified.
+The paper says "in each layer" (section 3.3) and "of all parameters" (section 4): scope = "layer" or "model". A third
+reading, "no noise needs to be added to the sparse weight positions" (section 2), is refused (noise_on = "kept"): it
+tells which coordinates a client kept.
 """
 
 from __future__ import annotations
@@ -24,7 +27,17 @@ from cloister.client.training import BatchSize, LearningRateDecay, LocalSGD, Mom
 from cloister.core import LocalRule, Method
 from cloister.core.arguments import flat_arguments
 from cloister.errors import expect_one_of
-from cloister.methods.arguments import ClipNorm, Keep, NoiseMultiplier, NoisePlace, Server, Ties
+from cloister.methods.arguments import (
+    ClipNorm,
+    Keep,
+    NoiseMultiplier,
+    NoiseOn,
+    NoisePlace,
+    Scope,
+    Server,
+    Ties,
+    expect_noise_on_all,
+)
 from cloister.methods.published import EACH_TENSOR, Mode, claim, clipping
 from cloister.methods.registry import NOISY_SUM, register
 from cloister.server import optimizers
@@ -79,6 +92,8 @@ def dp_fedsam_top_k(
         "where top-k happens: A before the clip, B on the noisy sum, C after each client's noise (no proof)",
     ] = "A",
     ties: Ties = "keep",
+    scope: Scope = "layer",
+    noise_on: NoiseOn = "all",
     *,
     training: _Training,
     noise_multiplier: NoiseMultiplier = None,
@@ -86,14 +101,18 @@ def dp_fedsam_top_k(
     mode: Mode = "sound",
     server: Server = None,
 ) -> Method:
-    """DP-FedSAM that keeps the largest coordinates of every layer. Guarantee: that of DP-FedAvg (variants A and B)."""
+    """DP-FedSAM that keeps the largest coordinates of every layer, or of all parameters (`scope`).
+
+    Guarantee: that of DP-FedAvg (variants A and B).
+    """
+    expect_noise_on_all(noise_on)
     expect_one_of("variant", variant, ("A", "B", "C"), "A is the default")
     rule = _rule(rho, sam, training)
     clipped = clipping(clip_norm, mode)
     place = {
-        "A": (client.keep_largest(rule, keep_fraction, ties), clipped),
-        "B": (rule, transforms.chain(clipped, transforms.top_k_of_sum(keep_fraction, ties))),
-        "C": (rule, transforms.chain(clipped, transforms.top_k_after_noise(keep_fraction, ties))),
+        "A": (client.keep_largest(rule, keep_fraction, ties, scope), clipped),
+        "B": (rule, transforms.chain(clipped, transforms.top_k_of_sum(keep_fraction, ties, scope))),
+        "C": (rule, transforms.chain(clipped, transforms.top_k_after_noise(keep_fraction, ties, scope))),
     }
     as_printed = variant == "C"
     return Method(

@@ -17,7 +17,7 @@ from cloister.client import LocalSGD
 from cloister.core import BindContext, Method
 from cloister.core.arguments import flat_arguments
 from cloister.errors import CloisterError
-from cloister.methods.arguments import ClipNorm, Keep, NoiseMultiplier, NoisePlace, Server
+from cloister.methods.arguments import ClipNorm, Keep, NoiseMultiplier, NoisePlace, Scope, Server
 from cloister.methods.published import ONLY_THE_CLAIM, Mode, claim
 from cloister.methods.registry import NOISY_SUM, register
 from cloister.server import optimizers
@@ -54,6 +54,7 @@ def fed_smp_top_k(
     public_lr: Annotated[float, "the server's learning rate on public data"] = 0.1,
     public_steps: Annotated[int, "the server's steps on public data"] = 3,
     public_batch_size: Annotated[int, "public samples in a mini-batch"] = 64,
+    scope: Scope = "model",
     *,
     training: LocalSGD,
     noise_multiplier: NoiseMultiplier = None,
@@ -62,7 +63,7 @@ def fed_smp_top_k(
     server: Server = None,
 ) -> Method:
     """Masks from public data, one a round. Guarantee: that of DP-FedAvg. Refused without public data."""
-    mask = transforms.public_mask(keep_fraction, public_lr, public_steps, public_batch_size)
+    mask = transforms.public_mask(keep_fraction, public_lr, public_steps, public_batch_size, scope)
     return Method(
         name="fed_smp_top_k",
         local=client.sgd(training=training),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from cloister.core import Broadcast, Context, Layout, Sensitivity, Settings, State, Transform
 from cloister.core.public_training import train_on_public
-from cloister.core.sparsity import expect_fraction, kept_of
+from cloister.core.sparsity import Scope, beside_default, expect_fraction, expect_scope, kept_of
 from cloister.errors import CloisterError, expect, expect_count, expect_positive
 from cloister.random.streams import Streams
 
@@ -26,16 +27,20 @@ def random_mask(keep_fraction: float) -> Transform:
         size = context.size
         return {"mask": streams.subset(_count(keep_fraction, size), size, context.w.device, "mask", round)}
 
-    return _masked("random_mask", keep_fraction, {"keep_fraction": keep_fraction}, broadcast, scaled=True)
+    def length(layout: Layout, size: int) -> int:
+        return _count(keep_fraction, size)
+
+    return _masked("random_mask", length, {"keep_fraction": keep_fraction}, broadcast, scaled=True)
 
 
-def public_mask(keep_fraction: float, lr: float, steps: int, batch_size: int) -> Transform:
+def public_mask(keep_fraction: float, lr: float, steps: int, batch_size: int, scope: Scope = "model") -> Transform:
     """Send k = keep * d coordinates, the same for all clients of a round: those that public data would change most.
 
-    The server trains on PUBLIC data from the round's model and takes the k largest |changes| (Fed-SMP-top_k). No
-    client's data enter the mask, so noise is needed on the k numbers alone.
+    The server trains on PUBLIC data from the round's model and takes the k largest |changes| (Fed-SMP-top_k), of
+    the whole model or of each layer. No client's data enter the mask, so noise is needed on the k numbers alone.
     """
     expect_fraction("keep_fraction", keep_fraction)
+    expect_scope(scope)
     expect_positive("public_lr", lr, "the server's learning rate on public data")
     expect_count("public_steps", steps, "the mask is what these steps change most", most=10**4)
     expect_count("public_batch_size", batch_size, "public samples in a mini-batch")
@@ -46,11 +51,19 @@ def public_mask(keep_fraction: float, lr: float, steps: int, batch_size: int) ->
             raise CloisterError("Expected public samples, found none: set some aside, such as public_samples = 500.")
         expect(context.size == len(w), f"updates of {len(w)} numbers for public_mask", context.size, "put it first")
         change = (train_on_public(context.objective, w, *context.public_samples, lr, steps, batch_size, key) - w).abs()
-        kept = torch.topk(change, _count(keep_fraction, len(change)), sorted=False).indices
-        return {"mask": kept.sort().values}
+        pieces, first, kept = [change] if scope == "model" else context.objective.layout.pieces(change), 0, []
+        for piece in pieces:
+            kept.append(first + torch.topk(piece, _count(keep_fraction, len(piece)), sorted=False).indices)
+            first += len(piece)
+        return {"mask": torch.cat(kept).sort().values}
+
+    def length(layout: Layout, size: int) -> int:
+        """How many numbers are sent: of each layer at least one, where each has a mask of its own."""
+        sizes = [size] if scope == "model" else layout.sizes
+        return sum(_count(keep_fraction, one) for one in sizes)
 
     settings = {"keep_fraction": keep_fraction, "public_lr": lr, "public_steps": steps, "public_batch_size": batch_size}
-    return _masked("public_mask", keep_fraction, settings, broadcast, scaled=False)
+    return _masked("public_mask", length, {**settings, **beside_default(scope, "model")}, broadcast, scaled=False)
 
 
 def _count(keep_fraction: float, size: int) -> int:
@@ -58,7 +71,9 @@ def _count(keep_fraction: float, size: int) -> int:
     return max(1, math.floor(round(keep_fraction * size, 9)))
 
 
-def _masked(name: str, keep_fraction: float, settings: Settings, broadcast: Broadcast, scaled: bool) -> Transform:
+def _masked(
+    name: str, length: Callable[[Layout, int], int], settings: Settings, broadcast: Broadcast, scaled: bool
+) -> Transform:
     def encode(update: Tensor, context: Context) -> Tensor:
         mask: Tensor = context.broadcast["mask"]
         kept = update.index_select(0, mask)
@@ -71,7 +86,7 @@ def _masked(name: str, keep_fraction: float, settings: Settings, broadcast: Broa
         return total.new_zeros(context.size).index_copy(0, context.broadcast["mask"], total), {}
 
     def sensitivity(known: Sensitivity, layout: Layout) -> Sensitivity:
-        return Sensitivity(length=None if known.length is None else _count(keep_fraction, known.length))
+        return Sensitivity(length=None if known.length is None else length(layout, known.length))
 
     return Transform(name, settings, encode, sensitivity, decode, broadcast=broadcast)
 
