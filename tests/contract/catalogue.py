@@ -102,6 +102,9 @@ ENTRIES: dict[str, Entry] = {
     "adap_dp_fl quantile": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "quantile"}),
     "adap_dp_fl decay": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "noise_decay": 0.5}),
     "cpsgd": Entry(cl.methods.cpsgd, {"clip_norm": CLIP, "lr": 0.5, "batch_size": 4, "noise_multiplier": 20.0}),
+    "cpsgd bits": Entry(
+        cl.methods.cpsgd, {"clip_norm": CLIP, "levels": 16, "lr": 0.5, "batch_size": 4, "noise_multiplier": 20.0}
+    ),
 }
 
 METHODS: dict[str, Callable[..., Method]] = {

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+import cloister as cl
 from bounds import fits_cells
 from cloister.core import Sensitivity
 from cloister.errors import CloisterError
@@ -21,6 +22,9 @@ from cloister.privacy.events import BinomialSum, FixedSizeGaussian, Gaussian, Po
 from cloister.random import binomial as coins
 from cloister.random.binomial import fair_coins
 from cloister.random.streams import Streams
+from cloister.round import cohort_total
+from cloister.round.answer import noise_share
+from conftest import ENGINES, federation, toy_task
 from conftest import share as noise
 
 CPU = torch.device("cpu")
@@ -125,6 +129,25 @@ def test_what_is_priced_is_one_message_or_the_sum_of_as_many_as_are_counted_on()
     assert summed.noise_multiplier == pytest.approx(math.sqrt(50) * alone.noise_multiplier)
     for other in (Gaussian(1.0), PoissonGaussian(1.0, 0.1)):
         assert isinstance(alone.account(other, SENT), Unsupported)
+
+
+@pytest.mark.parametrize("levels", [16, 17])
+@pytest.mark.parametrize("engine", ENGINES[:2], ids=["loop", "vectorized"])
+def test_a_broken_update_looks_like_one_that_is_zero(levels, engine):
+    """Whole numbers that stand for zero are not all zero where levels are even: of a sample that breaks the gradient,
+    a message of exact zeros (and noise) would be a neighbor at more than the distance that is priced."""
+    method = cl.methods.cpsgd(1.0, levels, rotate=False, batch_size=4, noise_multiplier=20.0)
+    broken, flat = toy_task(sizes=(4, 4)), toy_task(sizes=(4, 4))
+    broken.population.inputs[4:] = math.inf
+    flat.population.inputs[4:] = 0.0  # and no bias, so that the gradient is zero
+    messages = []
+    for task in (broken, flat):
+        fed, w = federation(method, task=task, model=torch.nn.Linear(6, 3, bias=False))
+        found, nonfinite = cohort_total(fed, engine, 1, w, torch.tensor([1]))
+        assert nonfinite == (task is broken)
+        messages.append(found - noise_share(fed, fed.blank(w, {}), 1, 1, 1))
+    assert torch.equal(*messages)
+    assert bool(messages[0].any()) is (levels % 2 == 0)
 
 
 def test_who_is_missing_is_stood_in_for_where_others_count_on_the_noise():

@@ -5,6 +5,9 @@ NeurIPS 2018; here as Fed-SPA's authors compare with it: a secret batch, one gra
 
     rotate (optional) -> cut off at +-X -> round at random to k levels -> add Bin(m, 1/2) - m/2
 
+Levels may be odd in number, so that 0 is one of them, or even: 2^b of them are Fed-SPA's "b-bit quantization". Then one
+more coin is tossed, which makes points halfway between whole numbers whole, and for which nothing is priced.
+
 Two trust models, which are not to be compared with each other: `trust = "message"` prices the coins of one client,
 whose message is private by itself; `trust = "sum"` those of all, and needs secure aggregation. X is a constant. The
 published code takes it from the gradients, which nothing pays for; and the paper's theorem is not true for large
@@ -43,7 +46,7 @@ from cloister.transforms.hadamard import padded
 @flat_arguments
 def cpsgd(
     clip_norm: Annotated[float, "L2 norm to which a client's gradient is clipped"] = 1.0,
-    levels: Annotated[int, "to how many values a number is rounded; odd"] = 17,
+    levels: Annotated[int, "to how many values a number is rounded: any number of them, 2^b for b bits"] = 17,
     rotate: Annotated[bool, "true: spread every gradient over its coordinates first"] = True,
     value_range: Annotated[
         float | None, "numbers beyond it are cut off (by default the clip, or what a rotated gradient seldom exceeds)"
@@ -67,7 +70,7 @@ def cpsgd(
     private for any one sample, over all rounds, at the epsilon that the run's certificate states.
     """
     expect_positive("clip_norm", clip_norm, "the norm to which a client's gradient is clipped")
-    expect_count("levels", levels, "17 is usual; an odd number", least=3, most=2**20)
+    expect_count("levels", levels, "17 is usual, and 16 is four bits", least=2, most=2**20)
     expect_delta(step_delta)
     expect(step_delta >= LEAST, f"step_delta >= {LEAST:g}", step_delta, "1e-8 is usual")
     expect_type("rotate", rotate, bool, "True or False", "True spreads every gradient over its coordinates first")

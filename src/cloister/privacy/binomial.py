@@ -24,8 +24,12 @@ are 2X/(k - 1). L stands for the logarithm of one over a chance.
    With L = ln(2/step_delta) in the former and ln(4/step_delta) in the latter two, all this is true but for a chance
    step_delta. It is never more than the paper's bounds, which are k + 1, A + sqrt(2 A L) + 4L/3 and
    r + sqrt(A + 2 sqrt(2 A L) + 4L/3), L = ln(2/step_delta).
+   With an even number of levels the points lie halfway between whole numbers: floor(x_j + 1/2 + U_j) - 1/2. A fair
+   coin toss of 1/2 or -1/2, which is not secret, makes them whole. Let both neighbors have the same coin, like the same
+   U: w_j is as above, and nothing here asks whether the number of levels is odd.
    (Draws of 24 bits do to x what endless ones do to x rounded up to a multiple of 2^-24, and float32 rounds numbers up
-   to k/2. Together they move u_j by less than 2^-23 k, which is added to r.)
+   to k/2. Together they move u_j by less than 2^-23 k, which is added to r. Adding 1/2 is another such rounding of
+   both: where levels are even, 2^-22 k.)
 3. *The loss.* Let outputs differ by w; noise is symmetric, so that signs do not matter. Where the noise is N/2 + z_j,
    the loss is the sum over j and over i = 1 .. w_j of ln((N/2 + z_j + i)/(N/2 - z_j - i + 1)) = 2 artanh(h), with
    h = (z_j + i - 1/2)/2V. By Hoeffding all |z_j| <= Z = sqrt(N ln(2d/step_delta)/2), but for a chance step_delta. Then
@@ -63,7 +67,7 @@ from cloister.privacy.events import BinomialSum
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-_ROUNDING = 2.0**-23  # of the numbers that are rounded, as a share of k (end of 2)
+_ROUNDING = 2.0**-23  # of the numbers that are rounded, as a share of k; twice that where k is even (end of 2)
 _ORDERS = 2**14  # of a: between two of them, what is nearly the best is found
 
 
@@ -85,7 +89,8 @@ def moves(event: BinomialSum) -> Moves:
     """
     d, widest = event.dimension, event.levels - 1
     root = math.sqrt(d)
-    reach = min(event.clip_norm / event.range, root) * widest + root * event.levels * _ROUNDING
+    rounding = event.levels * _ROUNDING * (1 + (event.levels % 2 == 0))
+    reach = min(event.clip_norm / event.range, root) * widest + root * rounding
     far = root * reach
     rare, rarer = math.log(2 / event.step_delta), math.log(4 / event.step_delta)
     errors = min(_bernstein(min(far, d / 4), rarer), d)
@@ -198,9 +203,12 @@ def amplified(eps: float, delta: float, sampling_rate: float) -> tuple[float, fl
 
 
 def message_norm(norm: float, cut_off: float, levels: int, dimension: int) -> float:
-    """Bounds the norm of the whole numbers that a vector of norm `norm` becomes when it is cut off and rounded."""
+    """Bounds the norm of the whole numbers that a vector of norm `norm` becomes when it is cut off and rounded.
+
+    Rounding moves a number by less than 1; where levels are even, a coin toss moves it by 1/2 more.
+    """
     root = math.sqrt(dimension)
-    return min(norm / cut_off, root) * (levels - 1) / 2 + root
+    return min(norm / cut_off, root) * (levels - 1) / 2 + root * (1.5 if levels % 2 == 0 else 1.0)
 
 
 def trials_for(noise_multiplier: float, clip_norm: float, cut_off: float, levels: int, shares: int = 1) -> int:

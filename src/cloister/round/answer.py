@@ -260,6 +260,8 @@ def message_of(fed: Federation, w: Tensor, broadcast: State, state: Tensors, sen
     if message.is_floating_point():  # scaling can make a huge update infinite, and what is not finite has no bound
         finite = finite & _is_finite(message)
         counts = finite & sending.has_data
+    else:  # whole numbers that stand for zero need not be zero, and a broken update must look like one that is zero
+        counts = sending.has_data
     message = _zero_unless(counts, message)
     if fed.method.mechanism.place == "distributed":
         message = message + sending.share

@@ -12,7 +12,7 @@ from cloister.core import Context, ServerOptimizer, State
 from cloister.core.arguments import flat_arguments
 from cloister.core.public_training import loss_on, train_on_public
 from cloister.core.schedules import Schedule, ServerSchedule
-from cloister.errors import expect_count, expect_positive, expect_share, expect_type
+from cloister.errors import expect, expect_count, expect_positive, expect_share, expect_type
 
 LearningRate = Annotated[float, "server learning rate"]
 
@@ -57,6 +57,7 @@ def adam(
     beta1: Annotated[float, "server smoothing of the update"] = 0.9,
     beta2: Annotated[float, "server smoothing of its square"] = 0.99,
     tau: Annotated[float, "server constant in the denominator"] = 1e-3,
+    v0: Annotated[float | None, "server's second moment at the start, at least tau^2 (by default tau^2)"] = None,
     *,
     schedule: ServerSchedule,
 ) -> ServerOptimizer:
@@ -64,15 +65,20 @@ def adam(
 
     u <- beta1 u + (1 - beta1) mean;  v <- beta2 v + (1 - beta2) u^2;  w <- w + lr u / (sqrt(v) + tau).
     Unlike Adam (Kingma & Ba 2015) it squares the smoothed update, corrects no bias, and starts from
-    v = tau^2 (the paper's kappa).
+    v = v0 >= tau^2 (the paper's v_{-1} >= kappa^2), which is tau^2 unless another is given.
     """
     expect_positive("server_lr", lr, "0.01 is usual")
     expect_positive("tau", tau, "1e-3 is usual; it bounds the step where v is small")
     for name, beta in (("beta1", beta1), ("beta2", beta2)):
         expect_share(name, beta, "0.9 and 0.99 are usual", zero=True)
+    if v0 is not None:
+        expect_positive("v0", v0, "the second moment to start from; tau^2 is the least")
+        least = tau * tau
+        expect(v0 >= least * (1 - 1e-12), f"v0 >= tau^2 = {least:g}, as Fed-SPA demands", v0, "raise v0, or lower tau")
+    start = tau * tau if v0 is None else v0
 
     def init(w: Tensor) -> State:
-        return {"u": torch.zeros_like(w), "v": torch.full_like(w, tau * tau), **_no_rounds(w, schedule)}
+        return {"u": torch.zeros_like(w), "v": torch.full_like(w, start), **_no_rounds(w, schedule)}
 
     def update(w: Tensor, mean: Tensor, state: State, context: Context) -> tuple[Tensor, State]:
         u = beta1 * state["u"] + (1 - beta1) * mean
@@ -81,7 +87,7 @@ def adam(
         return w + rate * u / (v.sqrt() + tau), {"u": u, "v": v, **counted}
 
     settings = {"lr": lr, "beta1": beta1, "beta2": beta2, "tau": tau, **schedule.settings}
-    return ServerOptimizer("adam", settings, init, update)
+    return ServerOptimizer("adam", settings if v0 is None else {**settings, "v0": v0}, init, update)
 
 
 def student(lr: float, epochs: int, batch_size: int, momentum: float = 0.0) -> ServerOptimizer:
