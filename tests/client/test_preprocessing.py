@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cloister as cl
-from cloister.client.preprocessing import images, plain
+from cloister.client.preprocessing import gray, images, plain
 from cloister.errors import CloisterError
 from cloister.random.streams import fold
 from cloister.round import cohort_total
@@ -83,8 +83,38 @@ def test_flips_come_up_half_the_time_and_only_where_asked():
         assert torch.equal(preprocessing.test(IMAGES, torch.float64), upright)
 
 
+def test_gray_images_are_those_of_pillow_and_come_up_as_often_as_asked():
+    known = {(255, 255, 255): 255, (255, 0, 0): 76, (0, 255, 0): 150, (0, 0, 255): 29, (10, 20, 30): 18, (0, 0, 0): 0}
+    colors = torch.tensor(list(known), dtype=torch.uint8)[:, :, None, None]
+    assert gray(colors)[:, 2, 0, 0].tolist() == list(known.values())
+    pillow = pytest.importorskip("PIL.Image")
+    for found, picture in zip(gray(IMAGES), IMAGES, strict=True):
+        luma = np.array(pillow.fromarray(picture.permute(1, 2, 0).numpy()).convert("L"))
+        assert np.array_equal(found.numpy(), np.stack([luma] * 3))
+    preprocessing, upright = images(MEAN, STD, grayscale=0.1), images(MEAN, STD).test(IMAGES, torch.float64)
+    grayed = images(MEAN, STD).test(gray(IMAGES), torch.float64)
+    changed = 0
+    for key in range(40):
+        seen = preprocessing.train(IMAGES, torch.tensor(key), torch.float64)
+        for one, before, after in zip(seen, upright, grayed, strict=True):
+            assert torch.equal(one, before) or torch.equal(one, after)
+            changed += int(torch.equal(one, after))
+    assert 100 < changed < 220, "160 of 1600; a fifth, or a twentieth, would be noticed"
+    assert torch.equal(preprocessing.test(IMAGES, torch.float64), upright)
+    assert torch.equal(images(MEAN, STD, grayscale=1.0).train(IMAGES, KEY, torch.float64), grayed)
+
+
+def test_an_image_of_one_channel_is_gray_already_and_none_is_named_where_none_is_asked_for():
+    one = IMAGES[:, :1]
+    made = images((0.5,), (0.5,), grayscale=1.0)
+    assert torch.equal(made.train(one, KEY, torch.float32), made.test(one, torch.float32))
+    assert "grayscale" not in images(MEAN, STD).settings, "older descriptions have none"
+    with pytest.raises(CloisterError, match="grayscale"):
+        images(MEAN, STD, grayscale=1.5)
+
+
 def test_a_sample_does_not_depend_on_those_after_it_and_vmap_agrees():
-    preprocessing = images(MEAN, STD, pad=2, flip=True, flip_vertically=True)
+    preprocessing = images(MEAN, STD, pad=2, flip=True, flip_vertically=True, grayscale=0.5)
     whole = preprocessing.train(IMAGES, KEY, torch.float32)
     assert torch.equal(preprocessing.train(IMAGES[:7], KEY, torch.float32), whole[:7])
     keys = fold(KEY, torch.arange(5))
@@ -112,7 +142,7 @@ def pictures_task(**augment):
 
 @pytest.mark.parametrize("engine", ENGINES[1:], ids=lambda e: f"{e.name}{e.chunk}")
 def test_engines_agree_on_augmented_uint8_images(engine):
-    task = pictures_task(pad=2, flip=True)
+    task = pictures_task(pad=2, flip=True, flip_vertically=True, grayscale=0.3)
     assert task.population.inputs.dtype == torch.uint8
     net = cl.models.cnn(task.shape, 4, width=2)
     fed, w = federation(cl.methods.fedavg(lr=0.1, local_epochs=2, batch_size=3), task=task, model=net)

@@ -77,6 +77,46 @@ def test_augmented_pictures_train_too(tiny_mnist):
     cl.run(cl.methods.fedavg(local_steps=1), task, rounds=1, progress=False)
 
 
+def test_flips_and_gray_images_as_in_dp_fedsam_are_options_of_augmented_images(tiny_mnist):
+    plain = cl.data.mnist(cl.data.iid(6), augment=True).preprocessing.settings
+    both = cl.data.mnist(cl.data.iid(6), augment=True, flips="both", grayscale=0.1).preprocessing.settings
+    assert both == {**plain, "flip": True, "flip_vertically": True, "grayscale": 0.1}
+    vertical = cl.data.mnist(cl.data.iid(6), augment=True, flips="vertical").preprocessing.settings
+    assert vertical == {**plain, "flip_vertically": True}
+    assert cl.data.mnist(cl.data.iid(6), augment=True, flips="none").preprocessing.settings == plain
+    for name, value in (("flips", "both"), ("grayscale", 0.1)):
+        for more in ({}, {"features": "scatter"}):
+            with pytest.raises(CloisterError, match=f"Expected augment = true beside {name}, found False: set it, or"):
+                cl.data.mnist(**{name: value}, **more)
+    with pytest.raises(CloisterError, match="flips to be one of"):
+        cl.data.mnist(augment=True, flips="diagonal")
+    with pytest.raises(CloisterError, match="grayscale"):
+        cl.data.mnist(augment=True, grayscale=2.0)
+    task = cl.data.mnist(cl.data.iid(6), augment=True, flips="both", fraction=0.5)
+    assert (int(task.population.sizes.sum()), len(task.test_labels)) == (30, 10)
+    runs = [
+        cl.run(cl.methods.fedavg(local_steps=2), task, rounds=2, progress=False, engine=engine, seed=4)
+        for engine in ("loop", "vectorized", "loop")
+    ]
+    weights = [torch.nn.utils.parameters_to_vector(run.model.parameters()) for run in runs]
+    torch.testing.assert_close(weights[0], weights[1])
+    assert torch.equal(weights[0], weights[2]), "the same seed, the same flips"
+
+
+@pytest.mark.slow
+@needs("EMNIST/raw/emnist-byclass-train-labels-idx1-ubyte.gz")
+def test_emnist_in_62_classes_has_the_sizes_that_are_documented():
+    """Where the files are the official ones; of others (a part of them, say), the same share."""
+    whole = cl.data.emnist(cl.data.iid(500))
+    sizes = len(whole.population.labels), len(whole.test_labels)
+    for fraction, official in ((0.2, (139_586, 23_265)), (0.127233, (88_800, 14_800))):
+        task = cl.data.emnist(cl.data.iid(500), fraction=fraction)
+        share = tuple(int(n * fraction + 0.5) for n in sizes)
+        found = len(task.population.labels), len(task.test_labels)
+        assert found == (official if sizes == (697_932, 116_323) else share)
+        assert task.classes == 62
+
+
 def test_scattering_features_are_computed_once_and_kept(tiny_mnist, monkeypatch):
     task = cl.data.mnist(cl.data.iid(6), features="scatter")
     assert task.shape == (81, 7, 7)

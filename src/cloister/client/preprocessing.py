@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cloister.errors import expect, expect_count
+from cloister.errors import expect, expect_count, expect_share
 from cloister.random.streams import fold, uniform
 
 
@@ -27,6 +27,16 @@ class Preprocessing:
     settings: Mapping[str, Any]
     train: Callable[[Tensor, Tensor, torch.dtype], Tensor]
     test: Callable[[Tensor, torch.dtype], Tensor]
+
+
+def gray(images: Tensor) -> Tensor:
+    """uint8 images [b, 3, h, w] whose channels are all the luma of ITU-R BT.601, 0.299 R + 0.587 G + 0.114 B.
+
+    In whole numbers of 2^-16, rounded, as image libraries compute it: the same bits on every device.
+    """
+    whole = images.to(torch.int32)
+    luma: Tensor = (whole[:, :1] * 19595 + whole[:, 1:2] * 38470 + whole[:, 2:] * 7471 + (1 << 15)) >> 16
+    return luma.to(images.dtype).expand_as(images)
 
 
 def plain() -> Preprocessing:
@@ -46,16 +56,20 @@ def images(
     crop: bool = True,
     flip: bool = False,
     flip_vertically: bool = False,
+    grayscale: float = 0.0,
 ) -> Preprocessing:
     """uint8 images [b, c, h, w] as (x/255 - mean) / std.
 
     Each is first padded with black by `pad` on every side and cut to `size` (a square; its own shape by default):
     in training at random, if `crop`, else in the middle. In training it is also flipped with probability one
-    half, as asked; in testing never.
+    half, as asked, and made gray with the probability `grayscale`; in testing never.
     """
     expect(len(mean) == len(std) and len(mean) > 0, "as many deviations as means", (mean, std), "one per channel")
     expect(min(std) > 0, "deviations > 0", std, "use 1 to leave the scale")
     expect_count("pad", pad, "0 adds no frame", least=0)
+    expect_share(
+        "grayscale", grayscale, "the probability with which an image is made gray; 0.1 is usual", zero=True, one=True
+    )
     if size is not None:
         expect_count("size", size, "the side of what the model sees")
 
@@ -92,6 +106,9 @@ def images(
             if wanted:
                 coin = uniform(fold(key, position), (len(inputs),)) < 0.5
                 inputs = torch.where(coin[:, None, None, None], inputs.flip(axis), inputs)
+        if grayscale and inputs.shape[1] == 3:  # an image of one channel is gray already
+            coin = uniform(fold(key, -5), (len(inputs),)) < grayscale
+            inputs = torch.where(coin[:, None, None, None], gray(inputs), inputs)
         return normal(inputs, dtype)
 
     settings = {
@@ -102,5 +119,6 @@ def images(
         "crop": crop,
         "flip": flip,
         "flip_vertically": flip_vertically,
+        **({"grayscale": grayscale} if grayscale else {}),
     }
     return Preprocessing("images", settings, train, lambda inputs, dtype: normal(middle(inputs), dtype))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from cloister.client.population import Population
 from cloister.client.preprocessing import Preprocessing, plain
+from cloister.data.fractions import fraction_of
 from cloister.data.labels import expect_classes, expect_different
 from cloister.data.partitioners import ClientRows, Partition, most_copies
 from cloister.data.public_samples import set_aside
@@ -28,11 +29,13 @@ def partition_data(
     preprocessing: Preprocessing | None = None,
     model: Callable[[], nn.Module] | None = None,
     public_samples: int = 0,
+    fraction: float = 1.0,
 ) -> Task:
     """Deal the training part to clients; give each client a test set of its own kind out of the test part.
 
-    Before that, `public_samples` training samples are set aside as public data, disjoint from the test part and from
-    every client's samples; of natural clients, whole ones until there are as many, so that so many fewer are left.
+    With a `fraction`, so many of the training and of the test samples are used (`fractions.py`). Before they are dealt,
+    `public_samples` training samples are set aside as public data, disjoint from the test part and from every client's
+    samples; of natural clients, whole ones until there are as many, so that so many fewer are left.
 
     Who gets which sample, and which are public, goes by numbers of samples and by owners, never by what is in a sample
     (but for the labels that a label-dependent partition looks at). The test sets of clients that have none of their own
@@ -42,6 +45,7 @@ def partition_data(
     whole = partition.name == "natural" or raw.prepared_by == "sample"
     remedy = "one client's data would be in another's samples, so use impute = public"
     expect(whole, "the natural partition of samples that statistics of their owner went into", partition.name, remedy)
+    raw = fraction_of(raw, fraction, partition)
     train, aside = set_aside(raw.train, public_samples, partition)
     raw = replace(raw, train=train)
     client_rows = partition.assign(raw.train)

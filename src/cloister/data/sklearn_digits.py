@@ -10,7 +10,7 @@ from typing import Annotated
 
 import numpy as np
 
-from cloister.data.arguments import Clients, Public
+from cloister.data.arguments import Clients, Fraction, Public
 from cloister.data.partition import partition_data
 from cloister.data.partitioners import Partition, iid
 from cloister.data.raw import RawData, Samples
@@ -23,6 +23,7 @@ def digits(
     test_fraction: Annotated[float, "fraction of the samples held out for testing"] = 0.2,
     partition: Partition | None = None,
     public_samples: Public = 0,
+    fraction: Fraction = 1.0,
 ) -> Task:
     """The digits, a fifth held out for testing, the rest dealt at random into equal hands (but for `public_samples` of
     them).
@@ -40,4 +41,4 @@ def digits(
     order = np.random.default_rng(0).permutation(len(labels))
     held, kept = order[: round(test_fraction * len(labels))], order[round(test_fraction * len(labels)) :]
     raw = RawData(Samples(images[kept], labels[kept]), Samples(images[held], labels[held]), classes=10)
-    return partition_data(raw, partition or iid(clients), "digits", public_samples=public_samples)
+    return partition_data(raw, partition or iid(clients), "digits", public_samples=public_samples, fraction=fraction)
