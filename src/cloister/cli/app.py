@@ -119,9 +119,9 @@ def show(
     else:
         print_table(report.runs_table(folders))
         for name, folder in folders.items():
-            more = report.scores_text(folder)
-            if more is not None:
-                say(more if len(folders) == 1 else f"{name}: {more}")
+            for more in (report.scores_text(folder), report.communication_text(folder)):
+                if more is not None:
+                    say(more if len(folders) == 1 else f"{name}: {more}")
             if not folder.finished:
                 say(f"{name} has not ended: continue it with `{program()} resume {folder.path}`.")
         if len(folders) == 1 and not clients:
@@ -314,9 +314,9 @@ def _run(start: Any, path: Path, **options: Any) -> None:
     if result.stopped:
         say(f"stopped: {result.stopped}")
     print_table(report.runs_table({path.name: RunFolder.open(path)}))
-    more = report.scores_text(RunFolder.open(path))
-    if more is not None:
-        say(more)
+    for more in (report.scores_text(RunFolder.open(path)), report.communication_text(RunFolder.open(path))):
+        if more is not None:
+            say(more)
     if result.personalized is not None:
         say(f"\n{report.client_scores_text(result.personalized.before, result.personalized.after)}")
     say(f"\n{result.seconds:.1f} s with the {result.engine} engine, kept in {path}")

@@ -12,6 +12,7 @@ from cloister.client.preprocessing import Preprocessing
 from cloister.privacy.certificate import Certificate
 from cloister.privacy.certificate_text import round_up
 from cloister.runs.client_scores import ClientScores
+from cloister.runs.communication import Communication
 from cloister.runs.metric_text import figure
 from cloister.runs.personalization import Personalized
 
@@ -41,6 +42,8 @@ class Run:
     personalized: Personalized | None = None
     """The same before and after personalization, where that was asked for. Not private either."""
 
+    communication: Communication | None = None
+    """What the clients sent to the server, in bytes."""
     preprocessing: Preprocessing | None = None
     """How inputs become what the model sees, where a query of the run decided about it (`standardize`)."""
 

@@ -25,6 +25,7 @@ from cloister.round import Engine, Outcome, run_round
 from cloister.runs import client_files
 from cloister.runs.callbacks import Callbacks, record_of
 from cloister.runs.checkpoint import Checkpoint, Stop
+from cloister.runs.communication import communication_of
 from cloister.runs.evaluate import Score
 from cloister.runs.folder import RunFolder
 from cloister.runs.personalization import Personalized
@@ -155,6 +156,7 @@ class Training:
             monitor=score.monitor,
             client_scores=score.clients,
             personalized=personalized,
+            communication=communication_of(self.ready.description, self.log.history),
             preprocessing=None if self.ready.standardization is None else self.ready.standardization.preprocessing,
         )
         self.callbacks.end(found)

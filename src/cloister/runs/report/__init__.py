@@ -19,7 +19,14 @@ if TYPE_CHECKING:
         in_words,
         settings_text,
     )
-    from cloister.runs.report.runs import figures_table, run_figures, runs_plot, runs_table, scores_text
+    from cloister.runs.report.runs import (
+        communication_text,
+        figures_table,
+        run_figures,
+        runs_plot,
+        runs_table,
+        scores_text,
+    )
     from cloister.runs.report.style import expect_plot
 
 # Which names each module defines.
@@ -27,7 +34,7 @@ _DEFINES = {
     "catalogue": ("keys_table", "methods_table"),
     "clients": ("client_scores_table", "client_scores_text", "clients_table"),
     "comparison": ("Compared", "compared", "comparison_plot", "comparison_table", "in_words", "settings_text"),
-    "runs": ("figures_table", "run_figures", "runs_plot", "runs_table", "scores_text"),
+    "runs": ("communication_text", "figures_table", "run_figures", "runs_plot", "runs_table", "scores_text"),
     "style": ("expect_plot",),
 }
 
@@ -36,6 +43,7 @@ __all__ = [
     "client_scores_table",
     "client_scores_text",
     "clients_table",
+    "communication_text",
     "compared",
     "comparison_plot",
     "comparison_table",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloister.privacy.certificate_text import round_up
+from cloister.runs.communication import communication_of
 from cloister.runs.folder import RunFolder
 from cloister.runs.metric_text import figure
 from cloister.runs.report.style import line_colors, new_figure, new_table
@@ -74,6 +75,12 @@ def scores_text(folder: RunFolder) -> str | None:
     if len(shown) < 2:
         return None
     return ", ".join(f"{name} {figure(name, value)}" for name, value in shown.items()) + " on the test samples"
+
+
+def communication_text(folder: RunFolder) -> str | None:
+    """What clients sent so far, in a line; nothing before the first round."""
+    lines = folder.metrics()
+    return str(communication_of(folder.description(), lines)) if lines else None
 
 
 def _finite(epsilon: float | None) -> float | None:
