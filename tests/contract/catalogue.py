@@ -92,11 +92,11 @@ ENTRIES: dict[str, Entry] = {
     "pfl batch": Entry(
         cl.methods.pfl, {**PASSES, "local_epochs": 2, "local_epoch": "batch", "weight_decay": 0.1, "lr_decay": 0.9}
     ),
-    "fed_spa": Entry(cl.methods.fed_spa, FEW),
+    "fed_spa": Entry(cl.methods.fed_spa, FEW, ("poisson", "fixed_size")),
     "fed_spa coordinate": Entry(cl.methods.fed_spa, {**FEW, "clipping": "coordinate"}),
     "fed_spa quantile": Entry(cl.methods.fed_spa, {**FEW, "bound": "quantile"}),
     "fed_spa as_published": Entry(cl.methods.fed_spa, {**PASSES, "mode": "as_published"}),
-    "dp_fed": Entry(cl.methods.dp_fed, FEW),
+    "dp_fed": Entry(cl.methods.dp_fed, FEW, ("poisson", "fixed_size")),
     "adap_dp_fl": Entry(cl.methods.adap_dp_fl, FOLLOWING),
     "adap_dp_fl as_written": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "as_written"}),
     "adap_dp_fl quantile": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "quantile"}),
