@@ -64,6 +64,22 @@ def by_coordinate(limit: Callable[[int], float]) -> Clipping:
     return Clipping("coordinate", sums, limit)
 
 
+def by_active_coordinate(active: float | None = None) -> Clipping:
+    """Every coordinate is kept within the threshold divided by the root of how many are active, whatever it is.
+
+    A few units in the last place less, so that no rounding takes all of them together above it.
+    """
+
+    def sums(
+        objective: Objective, w: Tensor, batch: Batch, clip_norm: Tensor | float, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        count = w.shape[0] if active is None else kept_of(w.shape[0], active)
+        limit = clip_norm * ((1 - 8 * torch.finfo(w.dtype).eps) / math.sqrt(count))
+        return objective.clamped(w, batch, limit, mask), torch.zeros_like(batch.mask, dtype=w.dtype)
+
+    return Clipping("coordinate", sums)
+
+
 Memory = Literal["kept", "reset"]
 """What becomes of the optimizer's state after a round."""
 
@@ -99,7 +115,7 @@ def dp_sgd(
     expect_one_of("batch_sampling", batch_sampling, ("poisson", "fixed_size"))
     if active is not None:
         expect_fraction("keep_fraction", active)
-    clipping, follow = clipping or by_norm(), threshold.follow
+    clipping, follow, number = clipping or by_norm(), threshold.follow, threshold.released
     expect(
         follow is None or clipping.name == "norm",
         "clipping by norm for a threshold that follows",
@@ -109,6 +125,8 @@ def dp_sgd(
 
     def init(w: Tensor) -> Tensors:
         state = {"w": w, **optimizer.init(w)}
+        if number is not None:
+            return {**state, "threshold": number.on(w)}
         return state if follow is None else {**state, "threshold": w.new_full((1,), threshold.start)}
 
     def own(w: Tensor, key: Tensor) -> Tensors:
@@ -120,7 +138,8 @@ def dp_sgd(
 
     def step(objective: Objective, state: Tensors, start: Tensor, batch: Batch, round: Tensor) -> Tensors:
         size, mask = start.shape[0], state.get("active")
-        clip_norm: Tensor | float = threshold.start if follow is None else state["threshold"][0]
+        constant = follow is None and number is None
+        clip_norm: Tensor | float = threshold.start if constant else state["threshold"][0]
         clipping.expect(size if active is None else kept_of(size, active), size, threshold.start)
         total, norms = clipping.sums(objective, state["w"], batch, clip_norm, mask)
         noise = batch.noise[:size] if mask is None else batch.noise[:size] * mask
@@ -155,7 +174,7 @@ def dp_sgd(
         own=own if active is not None else None,
         client_state=(*stays, *([] if follow is None else ["threshold"])),
         private=PrivateSteps(
-            clip_norm=threshold.start if follow is None else None,
+            clip_norm=threshold.start if follow is None and number is None else None,
             draws=lambda size: size + (follow is not None),
             worth=threshold.worth,
         ),

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cloister.client.gradient_median import ReleasedNumber
 from cloister.core import Settings
 from cloister.errors import expect, expect_positive, expect_share
 
@@ -34,12 +35,21 @@ class Threshold:
     start: float
     follow: Follow | None
     worth: Callable[[float], float]
+    released: ReleasedNumber | None = None
+    """What sets it before the first round, where a query does."""
 
 
 def fixed(clip_norm: float) -> Threshold:
     """Always the same, and public: no query."""
     expect_positive("clip_norm", clip_norm, "choose the norm to which a sample's gradient is clipped")
     return Threshold("fixed", {"clip_norm": clip_norm}, clip_norm, None, lambda noise: noise)
+
+
+def released(number: ReleasedNumber) -> Threshold:
+    """One that a query of its own sets before the first round (`gradient_median.py`), and that stays: steps ask
+    nothing beside the gradient."""
+    expect_positive("clip_norm", number.value, "the norm that is used where nothing was asked")
+    return Threshold("released", {"clip_norm": number.value}, number.value, None, lambda noise: noise, number)
 
 
 def repaired(start: float, norm_bound: float, alpha: float = 1.0, floor: float = 0.01, query: float = 5.0) -> Threshold:

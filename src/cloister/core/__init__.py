@@ -8,6 +8,7 @@ A method is a composition of these (`Method`); `round/` is the only place where 
 
 from cloister.core.cohort import Cohort
 from cloister.core.context import BindContext, Context, Samples
+from cloister.core.first_query import FirstQuery
 from cloister.core.local_rule import Batching, BatchSampling, LocalRule, Phase, PrivateSteps, Settings, Step
 from cloister.core.mechanism import Correlate, Draw, Mechanism, Place
 from cloister.core.method import RELEASED, Method, describe
@@ -28,6 +29,7 @@ __all__ = [
     "Context",
     "Correlate",
     "Draw",
+    "FirstQuery",
     "Grad",
     "Layout",
     "LocalRule",

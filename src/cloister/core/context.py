@@ -39,7 +39,8 @@ class Context:
 class BindContext:
     """What a method may depend on before the first round: the model, the cohort and public data, never a client's.
 
-    `norms()` are those of the gradients of samples made of noise, at the model that the run starts from.
+    `norms()` are those of the gradients of samples made of noise, at the model that the run starts from;
+    `public_median()` is the median of the absolute values of public samples' gradients there.
     """
 
     layout: Layout
@@ -47,3 +48,4 @@ class BindContext:
     min_separation: int
     public_samples: Samples | None
     norms: Callable[[], Tensor] | None = None
+    public_median: Callable[[], float] | None = None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cloister.core.cohort import Cohort
 from cloister.core.context import BindContext
+from cloister.core.first_query import FirstQuery
 from cloister.core.local_rule import LocalRule
 from cloister.core.mechanism import Mechanism
 from cloister.core.server_optimizer import ServerOptimizer
@@ -45,6 +46,8 @@ class Method:
     trust: str | None = None  # who must be trusted, where it is not what the mechanism says
     adjacency: str | None = None  # what the price is about, where it is not what the cohort says
     noise_schedule: Callable[[State], float] | None = None
+    first_query: FirstQuery | None = None
+    """What is asked of the data before the first round, and paid for."""
 
     def __post_init__(self) -> None:
         """Refuse what is no part: a name, a function that was not called, a class of torch's."""

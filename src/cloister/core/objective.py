@@ -120,7 +120,7 @@ class Objective:
         """
         return self.per_sample.clipped(self.grad, w, batch, clip_norm, active)
 
-    def clamped(self, w: Tensor, batch: Batch, limit: float, active: Tensor | None = None) -> Tensor:
+    def clamped(self, w: Tensor, batch: Batch, limit: Tensor | float, active: Tensor | None = None) -> Tensor:
         """The same sum with every coordinate of every gradient kept between -limit and limit instead."""
         return self.per_sample.clamped(self.grad, w, batch, limit, active)
 
@@ -132,7 +132,7 @@ class SampleGradients(Protocol):
         self, grad: Grad, w: Tensor, batch: Batch, clip_norm: Tensor | float, active: Tensor | None
     ) -> tuple[Tensor, Tensor]: ...
 
-    def clamped(self, grad: Grad, w: Tensor, batch: Batch, limit: float, active: Tensor | None) -> Tensor: ...
+    def clamped(self, grad: Grad, w: Tensor, batch: Batch, limit: Tensor | float, active: Tensor | None) -> Tensor: ...
 
     def bytes_for(self, batch_size: int) -> int:
         """About how much memory a batch of one client takes beside what a plain gradient takes."""

@@ -30,6 +30,7 @@ Ties = Annotated[sparsity.Ties, "coordinates that tie at the border: keep all of
 
 Quantile = Annotated[float, "share of what is clipped that shall be within the clip"]
 ClipLearningRate = Annotated[float, "how fast the clip follows"]
+MedianShare = Annotated[float, "share of the budget for the median of absolute gradient values"]
 QueryNoise = Annotated[float, "noise of the query behind a threshold, in multiples of the gradient's"]
 BatchSampling = Annotated[core.BatchSampling, "how a step's samples are drawn: poisson, or a fixed number of them"]
 BatchSamplingOfMode = Annotated[

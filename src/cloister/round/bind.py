@@ -225,6 +225,7 @@ def bind_method(
     clients: int,
     public_samples: Samples | None = None,
     norms: Callable[[], Tensor] | None = None,
+    public_median: Callable[[], float] | None = None,
 ) -> Method:
     """The method, completed for a model and a cohort; refused where no noise would make it private."""
     expected, noise = cohort.expected(clients), method.mechanism.noise_multiplier
@@ -235,7 +236,7 @@ def bind_method(
         "ask for fewer",
     )
     if noise is not None and method.bind is not None:
-        context = BindContext(layout, expected, cohort.min_separation(clients), public_samples, norms)
+        context = BindContext(layout, expected, cohort.min_separation(clients), public_samples, norms, public_median)
         method = replace(method.bind(method, context), bind=None)
     if method.mechanism.place == "local":
         _expect_private_steps(method)

@@ -95,6 +95,7 @@ def plan(
         copies,
         _public(task, public_samples),
         _any_norms,
+        lambda: 1.0,
         queries_of(method, cohort, options, rounds or 1, len(own), copies, epsilon),
     )
     if task is None and model is None and parameters is None:

@@ -10,11 +10,12 @@ from functools import cache, partial
 import torch
 from torch import Tensor, nn
 
+from cloister.client.gradient_median import public_median
 from cloister.client.losses import Loss, cross_entropy, made_up_labels
 from cloister.client.objective import explained, objective_of
 from cloister.client.population import Population
 from cloister.client.standardization import Standardization
-from cloister.core import Batch, Objective, Samples
+from cloister.core import Batch, Objective, Samples, Tensors
 from cloister.core.hashing import hash_of
 from cloister.core.precision import expect_precision
 from cloister.data.task import Task
@@ -66,6 +67,18 @@ class Ready:
     def noise_of_query(self, name: str) -> tuple[float, ...]:
         """The noise multipliers of one of the queries."""
         return next(query.noise_multipliers for query in self.description.queries if query.name == name)
+
+    @property
+    def asks_first(self) -> bool:
+        """Whether something is asked of the data before the first round."""
+        return self.standardization is not None or self.fed.method.first_query is not None
+
+    def load_released(self, released: Tensors) -> None:
+        """Put what was released before the first round in its place."""
+        if self.standardization is not None:
+            self.standardization.load(released)
+        if self.fed.method.first_query is not None:
+            self.fed.method.first_query.load(released)
 
     def model_at(self, w: Tensor) -> nn.Module:
         """The module with these parameters."""
@@ -178,7 +191,7 @@ def _federation(
     request: Request, placed: Placed, queries: Queries, known: RunDescription | None
 ) -> tuple[Federation, Noise]:
     """The federation with calibrated noise."""
-    task, population = request.task, placed.population
+    task, population, public = request.task, placed.population, placed.public_samples
     terms = Terms(
         request.cohort,
         request.rounds,
@@ -187,6 +200,7 @@ def _federation(
         task.copies,
         placed.public_samples,
         cache(partial(_norms_on_noise, placed.objective, placed.w, population, task.loss)),
+        None if public is None else cache(lambda: public_median(placed.objective, placed.w, public)),
         queries,
     )
     noise = terms.noise(request.method, request.epsilon, request.delta, known)

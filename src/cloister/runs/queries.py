@@ -112,6 +112,9 @@ def queries_of(
     planned = []
     if options.standardize is not None:
         planned.append(PlannedQuery("statistics", options.standardize, 1, _STATISTICS))
+    if method.first_query is not None:
+        asked = method.first_query
+        planned.append(PlannedQuery(asked.name, asked.share, 1, asked.released))
     if options.validation == "private":
         times = Selection.of(options, rounds).times(rounds)
         planned.append(PlannedQuery("validation", options.validation_share, times, _VALIDATION))

@@ -65,7 +65,7 @@ def continued(
     nothing protects. So rounds after the checkpoint that were charged are then new releases: cohorts and noise are
     drawn anew, and paid for. Which these are is returned, too.
     """
-    asked = ready.standardization is not None and not at.released  # before the first round, and perhaps charged
+    asked = ready.asks_first and not at.released  # before the first round, and perhaps charged
     charged = charged_from(0 if asked else at.round + 1, ledger)
     streams = replace(ready.fed.streams, run=str(at.engine["noise"]))  # whatever the model that it was resumed with
     same = engines.same_bits(at.engine, engine, machines)

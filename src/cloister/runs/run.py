@@ -180,8 +180,8 @@ def _assist(ranks: engines.Ranks, ready: Ready) -> Run:
     """Compute a share of every round, and return what rank 0 returns."""
     with engines.in_words_when_stopped():
         engine, streams, released = ranks.broadcast()  # a resumed run may have new ones
-        if ready.standardization is not None:
-            ready.standardization.load(released)
+        if ready.asks_first:
+            ready.load_released(released)
         engines.assist(engines.restore(engine), ranks, replace(ready.fed, streams=streams), ready.w)
         found: Run
         found, w = ranks.broadcast()

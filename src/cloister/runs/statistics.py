@@ -1,4 +1,4 @@
-"""A private mean and variance of the inputs, released before the first round."""
+"""What is released before the first round: a private mean and variance of the inputs, and what a method asks for."""
 
 from __future__ import annotations
 
@@ -27,3 +27,19 @@ def statistics(ready: Ready, ledger: Ledger) -> Tensors:
     found = ask(fed, ledger, query, charges, fed.population, BEFORE_TRAINING)
     standardization.set_from(found.mean, found.noise)
     return standardization.released()
+
+
+def first_answer(ready: Ready, ledger: Ledger) -> Tensors:
+    """Ask everybody what the method wants to know, and put it in its place; it is returned, to be kept."""
+    asked, fed = ready.fed.method.first_query, ready.fed
+    assert asked is not None
+
+    def vectors(inputs: Tensor, labels: Tensor) -> Tensor:
+        return asked.vectors(fed.objective, ready.w, inputs, labels)
+
+    noises = ready.noise_of_query(asked.name)
+    query = Query(asked.name, asked.length, vectors, noises)
+    charges = ready.queries.charges(noises, fed.population.counts.tolist())
+    released = asked.answer(ask(fed, ledger, query, charges, fed.population, BEFORE_TRAINING).mean)
+    asked.load(released)
+    return released

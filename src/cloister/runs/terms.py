@@ -29,7 +29,7 @@ class Terms:
     """Everything but the method and the target: no sample's value is among it.
 
     `sizes` are the clients' numbers of samples; where clients are protected only their number counts. `norms` are those
-    of the gradients of samples made of noise (`BindContext`).
+    of the gradients of samples made of noise, `public_median` is of the gradients of public ones (`BindContext`).
     """
 
     cohort: Cohort
@@ -39,6 +39,7 @@ class Terms:
     copies: int = 1
     public_samples: Samples | None = None
     norms: Callable[[], Tensor] | None = None
+    public_median: Callable[[], float] | None = None
     queries: Queries | None = None
     """What is asked of the data beside training, for a share of the budget."""
 
@@ -54,7 +55,9 @@ class Terms:
 
     def complete(self, method: Method) -> Method:
         """The method, completed for this model and these cohorts; refused where no noise would make it private."""
-        return bind_method(method, self.cohort, self.layout, self.clients, self.public_samples, self.norms)
+        return bind_method(
+            method, self.cohort, self.layout, self.clients, self.public_samples, self.norms, self.public_median
+        )
 
     def event(self, method: Method) -> Event:
         """What a release costs, where clients are protected."""

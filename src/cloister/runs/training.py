@@ -43,7 +43,7 @@ from cloister.runs.resume import (
     with_streams,
 )
 from cloister.runs.round_log import RoundLog
-from cloister.runs.statistics import statistics
+from cloister.runs.statistics import first_answer, statistics
 
 
 @dataclass
@@ -163,15 +163,18 @@ class Training:
         return found
 
     def release_statistics(self) -> None:
-        """Standardize the inputs, where that is asked for: by what was released before, or by a query of now."""
-        if self.ready.standardization is None:
+        """Standardize the inputs, and tell the method what it asks for, where they are to be: by what was released
+        before, or by queries of now."""
+        if not self.ready.asks_first:
             return
         if not self.at.released:
-            released = statistics(self.ready, self.ledger)
+            released = {} if self.ready.standardization is None else statistics(self.ready, self.ledger)
+            if self.ready.fed.method.first_query is not None:
+                released = {**released, **first_answer(self.ready, self.ledger)}
             self.at = replace(self.at, released=released, hash=self.ledger.hash)
             self._checkpoint()
             self._wait()
-        self.ready.standardization.load(self.at.released)
+        self.ready.load_released(self.at.released)
 
     @property
     def _done(self) -> bool:

@@ -58,7 +58,7 @@ class PerSampleGradients:
         """The sum of clipped gradients and their norms; see `Objective.clipped`."""
         return self.way.clipped(grad, w, batch, clip_norm, active)
 
-    def clamped(self, grad: Grad, w: Tensor, batch: Batch, limit: float, active: Tensor | None) -> Tensor:
+    def clamped(self, grad: Grad, w: Tensor, batch: Batch, limit: Tensor | float, active: Tensor | None) -> Tensor:
         """The sum of clamped gradients; see `Objective.clamped`."""
         return self.way.clamped(grad, w, batch, limit, active)
 

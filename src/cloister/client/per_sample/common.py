@@ -105,9 +105,12 @@ def largest(rows: Tensor) -> Tensor:
     return found
 
 
-def clamped_sum(rows: Tensor, counts: Tensor, limit: float) -> Tensor:
+def clamped_sum(rows: Tensor, counts: Tensor, limit: Tensor | float) -> Tensor:
     """The sum of the rows that count, each entry within the limit."""
-    return (finite(rows).clamp(-limit, limit) * counts[:, None]).sum(0)
+    rows = finite(rows)
+    if isinstance(limit, Tensor):  # for type checkers, torch has two functions of this name
+        return (rows.clamp(-limit, limit) * counts[:, None]).sum(0)
+    return (rows.clamp(-limit, limit) * counts[:, None]).sum(0)
 
 
 def exactly(like: Tensor) -> AbstractContextManager[object]:

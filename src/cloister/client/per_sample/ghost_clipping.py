@@ -44,7 +44,7 @@ class GhostClipping:
             total = self._joined([layer_gradients.weighted(factors) for layer_gradients in per_layer])
             return total if active is None else total * active, norms
 
-    def clamped(self, grad: Grad, w: Tensor, batch: Batch, limit: float, active: Tensor | None) -> Tensor:
+    def clamped(self, grad: Grad, w: Tensor, batch: Batch, limit: Tensor | float, active: Tensor | None) -> Tensor:
         """The sum of clamped gradients; see `Objective.clamped`."""
         if not len(batch.mask):
             return torch.zeros_like(w)

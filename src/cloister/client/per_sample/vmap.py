@@ -35,7 +35,7 @@ class PerSampleVmap:
             norms.append(some)
         return total, torch.cat(norms) if norms else w.new_zeros(0)
 
-    def clamped(self, grad: Grad, w: Tensor, batch: Batch, limit: float, active: Tensor | None) -> Tensor:
+    def clamped(self, grad: Grad, w: Tensor, batch: Batch, limit: Tensor | float, active: Tensor | None) -> Tensor:
         """The sum of clamped gradients; see `Objective.clamped`."""
         total = torch.zeros_like(w)
         for rows, mask in self._rows(w, batch, active):
