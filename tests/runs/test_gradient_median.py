@@ -193,6 +193,17 @@ def test_it_is_charged_before_it_is_computed(monkeypatch):
         first_answer(made, ledger)
 
 
+def test_a_model_without_an_answer_is_refused_before_anybody_pays(tmp_path, monkeypatch):
+    real = medians.histograms
+    monkeypatch.setattr(medians, "histograms", lambda *given: real(*given)[:, 1:])
+    with pytest.raises(CloisterError, match=f"Expected {BINS + 1} numbers of every sample for the median query"):
+        go(cl.methods.fed_spa(bound="median", **LOCAL), folder=tmp_path / "r")
+    monkeypatch.setattr(medians, "histograms", lambda *given: (_ for _ in ()).throw(RuntimeError("no such thing")))
+    with pytest.raises(CloisterError, match=r"a model of which the median query can be answered.*no such thing"):
+        go(cl.methods.fed_spa(bound="median", **LOCAL), folder=tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
 def test_batches_of_a_fixed_size_make_it_a_replacement():
     run = go(cl.methods.fed_spa(bound="median", batch_sampling="fixed_size", **LOCAL))
     assert run.certificate.adjacency.startswith("replace one sample")

@@ -68,8 +68,7 @@ def fed_spa(
     ] = "norm",
     bound: Annotated[
         Literal["public", "quantile", "median", "public_median"],
-        "where G comes from: public (clip_norm), a quantile of norms or the median of gradient values by priced "
-        "queries, or that median on public samples",
+        "where G comes from: public (clip_norm), priced queries (quantile, median), or public samples (public_median)",
     ] = "public",
     quantile: Quantile = 0.5,
     clip_lr: ClipLearningRate = 0.2,
@@ -198,8 +197,7 @@ def dp_fed(
     server: Server = None,
     bound: Annotated[
         Literal["public", "median", "public_median"],
-        "where the clip comes from: public (clip_norm), the median of gradient values by a priced query, or on public "
-        "samples",
+        "where the clip comes from: public (clip_norm), a priced query (median), or public samples (public_median)",
     ] = "public",
     median_share: MedianShare = 0.02,
     *,

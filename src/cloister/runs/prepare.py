@@ -118,6 +118,7 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
     if not request.options.allow_large_delta:
         expect_small_delta(request.delta, noise, fed.population.counts.tolist())
     _expect_a_round(fed, noise.budgets)
+    _expect_answerable(fed, placed, request.task)
     model = describe_model(request, fed, placed.w, placed.module, placed.weights)
     watching = watched(request.task, request.options.metrics, request.options.monitor)
     selection = Selection.of(request.options, request.rounds, watching.monitor)
@@ -265,6 +266,23 @@ def _expect_padding_unseen(placed: Placed, task: Task) -> None:
             "Expected a model and a loss that look at every sample by itself, found that what fills up a batch changes "
             "the gradient: a client's update would depend on how much data others have, so do not compute statistics "
             "over the batch (cox is told what counts)."
+        )
+
+
+def _expect_answerable(fed: Federation, placed: Placed, task: Task) -> None:
+    """Refuse a question before the first round that this model has no answer to, before anybody pays for one. Tried on
+    samples of nobody."""
+    asked, people = fed.method.first_query, placed.population
+    if asked is None or not len(people.labels):
+        return
+    inputs = made_of_noise(people, 2, torch.Generator().manual_seed(3))
+    labels = made_up_labels(task.loss, people.labels, 2, task.classes)
+    with explained(f"a model of which the {asked.name} query can be answered", "give a public bound instead"):
+        found = asked.vectors(placed.objective, placed.w, inputs, labels)
+    if found.shape != (2, asked.length):
+        raise CloisterError(
+            f"Expected {asked.length} numbers of every sample for the {asked.name} query, found a tensor of shape "
+            f"{tuple(found.shape)}: fix its vectors."
         )
 
 
