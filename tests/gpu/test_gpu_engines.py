@@ -27,7 +27,7 @@ def pictures_task():
 
     random = np.random.default_rng(0)
     part = cl.data.Samples(random.integers(0, 256, (60, 3, 8, 8), dtype=np.uint8), np.arange(60) % 4)
-    preprocessing = images((0.5, 0.4, 0.3), (0.2, 0.3, 0.4), pad=2, flip=True)
+    preprocessing = images((0.5, 0.4, 0.3), (0.2, 0.3, 0.4), pad=2, flip=True, flip_vertically=True, grayscale=0.3)
     return cl.data.partition_data(cl.data.RawData(part, part, 4), cl.data.dirichlet(6, 0.5), "pictures", preprocessing)
 
 
