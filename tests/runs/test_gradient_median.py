@@ -106,9 +106,28 @@ def test_the_median_is_where_a_half_is_passed():
     cuts = edges()
     expected = float(cuts[39]) * float(cuts[40] / cuts[39]) ** (0.2 / 0.7)
     assert median_of(shares) == pytest.approx(expected, rel=1e-12)
-    shares[0] = 0.6
+    shares[0], shares[40] = 0.6, 0.1
     with pytest.warns(Note, match=r"half of all gradient values are below 1e-07"):
-        assert median_of(shares) == float(cuts[0])
+        assert median_of(shares) == pytest.approx(float(cuts[0]))
+
+
+def test_that_shares_add_up_halves_the_variance_and_a_drowned_median_is_told():
+    """Of values spread evenly over the bins, whose median is the middle of the middle bin: 300 noisy answers."""
+    random, found, walked = np.random.default_rng(0), [], []
+    cuts, middle = np.log(edges().numpy()), BINS // 2
+    for _ in range(300):
+        shares = np.full(BINS + 1, 1 / (BINS + 1)) + 0.01 * random.normal(size=BINS + 1)
+        found.append(math.log(median_of(torch.from_numpy(shares))))
+        walked.append(cuts[min(int(np.argmax(np.cumsum(shares) >= 0.5)), BINS - 1)])
+    assert abs(np.mean(found) - (cuts[middle - 1] + cuts[middle]) / 2) < 6 * np.std(found) / math.sqrt(300)
+    assert np.var(found) < 0.7 * np.var(walked), "a walk from below alone is farther off"
+    asked = medians.asked_median(0.02, medians.ReleasedNumber(1.0), 1.0)
+    flat = torch.full((BINS + 1,), 1 / (BINS + 1), dtype=torch.float64)
+    with pytest.warns(Note, match="drowned by its noise"):
+        asked.answer(flat, 0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asked.answer(flat, 0.01)
 
 
 # ---- what it sets -----------------------------------------------------------------------------------------------

@@ -24,6 +24,10 @@ _MOST_NUMBERS = 2**24
 """How many numbers the gradients that are computed at once may have."""
 
 
+_DROWNED = 0.15
+"""A median that may as well be a quantile of a third is hardly one."""
+
+
 class ReleasedNumber:
     """A number that a query sets before the first round, in place: what was captured with it reads the new one."""
 
@@ -52,7 +56,13 @@ def asked_median(share: float, bound: ReleasedNumber, scale: float) -> FirstQuer
     def load(released: Tensors) -> None:
         bound.set(scale * float(released["median"]))
 
-    def answer(mean: Tensor) -> Tensors:
+    def answer(mean: Tensor, noise: float) -> Tensors:
+        spread = noise * math.sqrt(BINS) / 2  # of the share below the middle of the range
+        if spread > _DROWNED:
+            note(
+                f"the median of gradient values is drowned by its noise (the share below it is known to {spread:.2g}): "
+                "raise median_share or epsilon, or give a public bound."
+            )
         return {"median": torch.tensor([median_of(mean)], dtype=torch.float64)}
 
     return FirstQuery("median", share, _RELEASED, BINS + 1, histograms, answer, load)
@@ -81,25 +91,32 @@ def histograms(objective: Objective, w: Tensor, inputs: Tensor, labels: Tensor) 
 def median_of(histogram: Tensor) -> float:
     """Where a (noisy) histogram of shares passes one half, by geometric interpolation within the bin.
 
+    Shares add up to 1, so that what noise makes of their sum is spread over them. Where noise lets them pass one half
+    several times, the median is taken halfway (of the logarithms) between the first time and the last.
+
     >>> one = torch.zeros(BINS + 1); one[50] = 1.0
     >>> bool(edges()[49] < median_of(one) < edges()[50])
     True
     """
-    cuts: list[float] = edges().tolist()
-    below = 0.0
-    for number, share in enumerate(histogram.double().tolist()):
-        if below + share >= 0.5:
-            if number in (0, BINS):
-                edge, side = (cuts[0], "below") if number == 0 else (cuts[-1], "above")
-                note(
-                    f"half of all gradient values are {side} {edge:g}, which the bound becomes: choose a public one "
-                    "(bound = public) unless that is meant."
-                )
-                return edge
-            part = min(1.0, max(0.0, (0.5 - below) / share))
-            return float(cuts[number - 1] * (cuts[number] / cuts[number - 1]) ** part)
-        below += share
-    return cuts[-1]
+    found = histogram.double()
+    reached: list[float] = torch.cumsum(found + (1 - found.sum()) / len(found), 0).tolist()
+    before = [0.0, *reached[:-1]]
+    passed = [n for n in range(len(reached)) if reached[n] >= 0.5 > before[n]] or [BINS]
+    cuts: list[float] = edges().log().tolist()
+
+    def place(number: int) -> float:
+        if number in (0, BINS):
+            return cuts[0] if number == 0 else cuts[-1]
+        part = (0.5 - before[number]) / (reached[number] - before[number])
+        return cuts[number - 1] + part * (cuts[number] - cuts[number - 1])
+
+    median: float = math.exp((place(passed[0]) + place(passed[-1])) / 2)
+    if passed[-1] == 0 or passed[0] == BINS:
+        note(
+            f"half of all gradient values are {'below' if passed[-1] == 0 else 'above'} {median:g}, which the bound "
+            "becomes: choose a public one (bound = public) unless that is meant."
+        )
+    return median
 
 
 def public_median(objective: Objective, w: Tensor, public_samples: Samples) -> float:

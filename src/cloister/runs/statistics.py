@@ -40,6 +40,7 @@ def first_answer(ready: Ready, ledger: Ledger) -> Tensors:
     noises = ready.noise_of_query(asked.name)
     query = Query(asked.name, asked.length, vectors, noises)
     charges = ready.queries.charges(noises, fed.population.counts.tolist())
-    released = asked.answer(ask(fed, ledger, query, charges, fed.population, BEFORE_TRAINING).mean)
+    found = ask(fed, ledger, query, charges, fed.population, BEFORE_TRAINING)
+    released = asked.answer(found.mean, found.noise)
     asked.load(released)
     return released
