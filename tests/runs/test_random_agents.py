@@ -24,6 +24,7 @@ LOCAL = {"lr": 0.3, "batch_size": BATCH, "local_steps": TAU, "noise_multiplier":
 METHODS = {"fed_spa": cl.methods.fed_spa, "dp_fed": cl.methods.dp_fed}
 COHORTS = [cl.fixed_size(3), cl.poisson(0.3)]
 every_method = pytest.mark.parametrize("name", METHODS)
+long_for_others = pytest.mark.parametrize("name", ["fed_spa", pytest.param("dp_fed", marks=pytest.mark.slow)])
 every_cohort = pytest.mark.parametrize("cohort", COHORTS, ids=lambda cohort: cohort.name)
 
 
@@ -36,7 +37,7 @@ def sampled_epsilon(steps: int) -> float:
 
 
 @every_cohort
-@every_method
+@long_for_others
 def test_an_agent_pays_for_the_rounds_that_it_is_in_and_the_costliest_one_is_certified(name, cohort, tmp_path):
     rounds = 12
     found = cl.run(
@@ -97,7 +98,8 @@ def test_the_server_divides_by_how_many_came_and_adds_up_them_alone(name, cohort
     assert len(seen) > 3, "other agents in other rounds"
 
 
-@pytest.mark.parametrize("cohort", [cl.fixed_size(3), cl.poisson(0.3)], ids=lambda cohort: cohort.name)
+@pytest.mark.slow
+@every_cohort
 def test_a_target_is_calibrated_for_as_many_rounds_as_an_agent_is_likely_to_be_in(cohort):
     """And kept by the ledger, whoever comes more often: such an agent stays away once its budget is spent."""
     settings = {name: value for name, value in LOCAL.items() if name != "noise_multiplier"}
