@@ -30,7 +30,8 @@ class Transform:
     `broadcast(streams, round, context, state)`, computed from public things and from what was released before.
     `after(message, context)` is what a client does once its noise share is in. `bits` is how many a number takes on the
     wire, where it is not what its type takes; `entries(m)` how many numbers are sent, where the others are zero and
-    both sides know which.
+    both sides know which. `stays_finite` promises a finite message for every finite update; without that promise every
+    message is looked at, and one that is not finite counts as zero.
     """
 
     name: str
@@ -44,3 +45,4 @@ class Transform:
     bits: int | None = None
     entries: Callable[[int], int] | None = None
     parts: tuple[Transform, ...] = ()
+    stays_finite: bool = False

@@ -165,10 +165,10 @@ class ChunkProgram:
         gap = self._gap(w)
         if not gap or state.shape[1:] != w.shape:
             return state.clone(memory_format=torch.contiguous_format)  # of its own: a step may change it in place
-        return state.new_zeros(len(state), len(w) + gap)[:, : len(w)].copy_(state)
+        return state.new_empty(len(state), len(w) + gap)[:, : len(w)].copy_(state)  # nobody reads the gap
 
     def _convolutions(self, w: Tensor) -> AbstractContextManager[object]:
-        return PerClient(self.fed.precision, pooling=not self.fuses) if w.is_cuda else nullcontext()
+        return PerClient(self.fed.precision) if w.is_cuda else nullcontext()
 
 
 _ALIGNED = 32

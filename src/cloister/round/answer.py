@@ -254,10 +254,12 @@ def message_of(fed: Federation, w: Tensor, broadcast: State, state: Tensors, sen
     transform = fed.method.transform
     context = Context(fed.objective, fed.public_samples, fed.denominator, w, sending.key, w.shape[0], broadcast)
     update = fed.method.local.update(fed.objective.layout, state, w)
-    finite = _is_finite(update)
+    finite = _has_finite_norm(update)
     counts = finite & sending.has_data
-    message = transform.encode(_zero_unless(counts, update), context)
-    if message.is_floating_point():  # scaling can make a huge update infinite, and what is not finite has no bound
+    # On a GPU what is not finite is encoded as well, and then replaced by zero: a pass over all updates less.
+    message = transform.encode(update if update.is_cuda else _zero_unless(counts, update), context)
+    if message.is_floating_point() and not transform.stays_finite:
+        # scaling can make a huge update infinite, and what is not finite has no bound
         finite = finite & _is_finite(message)
         counts = finite & sending.has_data
     message = _zero_unless(counts, message)
@@ -271,6 +273,14 @@ def _zero_unless(counts: Tensor, vector: Tensor) -> Tensor:
     if counts.is_cuda or is_transformed(counts):
         return torch.where(counts, vector, torch.zeros_like(vector))
     return vector if bool(counts) else torch.zeros_like(vector)
+
+
+def _has_finite_norm(update: Tensor) -> Tensor:
+    """The same of an update: on a GPU by the norm that a clip needs as well, so that it is computed once. The squares
+    of all that float32 holds are finite in float64."""
+    if update.is_cuda and update.dtype == torch.float32:
+        return torch.isfinite(torch.linalg.vector_norm(update, dtype=torch.float64))
+    return _is_finite(update)
 
 
 def _is_finite(vector: Tensor) -> Tensor:

@@ -81,4 +81,5 @@ def chain(*parts: Transform) -> Transform:
         next((part.bits for part in reversed(parts) if part.bits is not None), None),
         next((part.entries for part in reversed(parts) if part.entries is not None), None),
         parts,
+        all(part.stays_finite for part in parts),
     )

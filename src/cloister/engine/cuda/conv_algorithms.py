@@ -132,7 +132,7 @@ class Tiles:
         return _first(found)
 
     def _convolve(self, x: Tensor, w: Tensor, bias: Tensor | None, size: list[int], *where: int) -> Tensor:
-        how, tile = default_tile("convolve", self.precision)
+        how, tile = default_tile("convolve", self.precision, x.shape[-1])
         return _first(torch.ops.cloister.convolve(x, w, bias, size, *where, list(tile), how))
 
 
