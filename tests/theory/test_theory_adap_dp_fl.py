@@ -6,6 +6,8 @@ import math
 from decimal import Decimal, getcontext
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cloister.errors import CloisterError
 from cloister.privacy.description import ClaimDescription
@@ -70,6 +72,16 @@ def test_the_true_price_is_lower_without_the_query_and_higher_with_it():
     assert without < asked
     halved = [sigma / math.sqrt(2) for sigma in schedule]
     assert asked == pytest.approx(adap_dp_fl.true_price(halved, 0.013, 1e-5, threshold_query=False))
+
+
+@settings(max_examples=20, deadline=None)
+@given(schedule=st.lists(st.sampled_from([0.8, 1.5, 3.0, 6.0]), min_size=2, max_size=8), rate=st.floats(0.01, 0.5))
+def test_order_does_not_count_and_more_noise_fewer_steps_and_rarer_samples_cost_less(schedule, rate):
+    cost = adap_dp_fl.privacy(schedule, rate, 1e-5).epsilon
+    assert adap_dp_fl.privacy(schedule[::-1], rate, 1e-5).epsilon == pytest.approx(cost)
+    assert adap_dp_fl.privacy([2 * sigma for sigma in schedule], rate, 1e-5).epsilon < cost
+    assert adap_dp_fl.privacy(schedule[:-1], rate, 1e-5).epsilon < cost
+    assert adap_dp_fl.privacy(schedule, rate / 2, 1e-5).epsilon < cost
 
 
 def test_the_schedule_counts_and_not_its_start():

@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import norm
 
 from cloister.errors import CloisterError
@@ -25,6 +27,20 @@ def test_clip_factors_of_rounds_with_different_cohorts():
     means, deviations = clip_factors_by_round([[1.0], [0.5, 2.0, 4.0]], 1.0)
     assert means.tolist() == pytest.approx([1.0, (1 + 0.5 + 0.25) / 3])
     assert deviations.tolist() == pytest.approx([0.0, (5 / 12 + 1 / 12 + 4 / 12) / 3])
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    norms=st.lists(st.floats(0, 1e6), min_size=1, max_size=20),
+    clip=st.floats(1e-3, 1e3),
+    scale=st.sampled_from([0.25, 2.0, 8.0]),
+)
+def test_clip_factors_are_shares_whatever_the_unit(norms, clip, scale):
+    found = clip_factors(norms, clip)
+    assert 0 < found.mean <= 1
+    assert 0 <= found.deviation <= 0.5
+    again = clip_factors([scale * norm for norm in norms], scale * clip)
+    assert (again.mean, again.deviation) == pytest.approx((found.mean, found.deviation))
 
 
 @pytest.mark.parametrize("norms", [[], [-1.0], [math.nan], [math.inf]])

@@ -18,6 +18,7 @@ BY_HAND = {
     ("000", "with the CNN, 4.83"): ([4.83, 2.73], True),
     ("000", "the gain over DP-FedAvg"): ([0], True),
     ("000", "with the CNN, 5.11"): ([5.11, 2.32], True),
+    ("000", "the noise term of DP-FedAvg"): ([0.25], False),
     ("000", "ResNet-18 on EMNIST"): ([76.24, 80.32], False),
     ("001", "EMNIST, IID"): ([85.90, 87.70], True),
     ("001", "EMNIST, training minus"): ([19.47, 10.75, 9.71], True),

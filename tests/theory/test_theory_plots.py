@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,14 @@ def test_the_pictures_of_the_page_are_there_and_small():
     assert max(found.values()) < 150_000
     page = (DOCS.parent / "theory.md").read_text()
     assert all(f"(theory/{name}.png)" in page for name in found)
+
+
+def test_the_program_of_the_page_runs(capsys):
+    program = re.search(r"```python\n(.*?)```", (DOCS.parent / "theory.md").read_text(), re.DOTALL)[1]
+    exec(program, {"norms": [[0.1, 0.3, 0.5]] * 300})
+    terms = [float(word) for word in capsys.readouterr().out.split()]
+    assert len(terms) == 3
+    assert min(terms) > 0
 
 
 def test_every_bound_says_whether_it_is_a_guarantee():

@@ -17,7 +17,7 @@ from types import ModuleType
 
 from cloister.theory import adap_dp_fl, blur_lus, dp_fedsam, fed_spa, pfl
 from cloister.theory.claims import CLAIMS, Claim
-from cloister.theory.clip_factors import ClipFactors, clip_factors, clip_factors_by_round
+from cloister.theory.update_norms import ClipFactors, clip_factors, clip_factors_by_round
 
 __all__ = [
     "CLAIMS",

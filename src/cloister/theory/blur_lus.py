@@ -24,7 +24,7 @@ from cloister.errors import (
 )
 from cloister.privacy.calibration import calibrate
 from cloister.privacy.events import PoissonGaussian
-from cloister.theory.clip_factors import expect_factors
+from cloister.theory.update_norms import expect_factors
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,11 @@ _COMPUTATIONS: dict[str, Callable[[Claim], tuple[float, ...]]] = {
 _COUNTS = ("positive", "largest_first", "rising")
 
 
+def _noise_of_mean(agents: int) -> float:
+    """Variance of a coordinate of the mean; every agent adds noise of variance S^2 sigma^2 / |P_t|, with S sigma = 1."""
+    return sum(1 / agents for _ in range(agents)) / agents**2
+
+
 def _fed_spa(keep_fraction: float = 1.0) -> fed_spa.Batches:
     """MNIST: 600 samples an agent, 300 steps in each of 4.5 rounds; the batch size is not printed."""
     return fed_spa.Batches(batch_size=10, samples=600, steps=1350, keep_fraction=keep_fraction)
@@ -125,6 +130,7 @@ def mnist_schedule(each: int = 1251) -> list[float]:
 
 
 _FUNCTIONS: dict[str, Callable[[], float]] = {
+    "dp_fedavg_speedup": lambda: _noise_of_mean(20) / _noise_of_mean(10),
     "dp_fedsam_price": lambda: epsilon_of(FixedSizeGaussian(0.95, 50, 500), 300, 1 / 500),
     "fed_spa_noise_ratio": lambda: _fed_spa_noise(0.25) / _fed_spa_noise(),
     "fed_spa_noise_variance": lambda: _noise_variance(0.25) / _noise_variance(1.0),

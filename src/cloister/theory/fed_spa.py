@@ -125,6 +125,8 @@ def privacy(batches: Batches, noise: float, delta: float) -> Prices:
     >>> [round(one, 2) for one in (found.printed, found.within_range, found.fixed_size, found.poisson)]
     [1.0, 14.49, 0.33, 0.13]
     """
+    expect_positive("noise", noise, "give the noise's deviation")
+    expect_delta(delta)
     multiplier, rate = batches.noise_multiplier(noise), batches.sampling_rate
     slope = 3.5 * rate**2 * batches.steps / (multiplier**2 / 2)
     best = 1 + math.sqrt(math.log(1 / delta) / slope)

@@ -18,7 +18,7 @@ from cloister.privacy.accountant import epsilon as epsilon_of
 from cloister.privacy.events import PoissonGaussian
 from cloister.theory import adap_dp_fl, blur_lus, dp_fedsam, fed_spa, pfl
 from cloister.theory.claims import mnist_schedule
-from cloister.theory.clip_factors import clip_factors
+from cloister.theory.update_norms import clip_factors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
