@@ -89,7 +89,7 @@ _COUNTS = ("positive", "largest_first", "rising")
 
 
 def _noise_of_mean(agents: int) -> float:
-    """Variance of a coordinate of the mean; every agent adds noise of variance S^2 sigma^2 / |P_t|, with S sigma = 1."""
+    """Variance of a coordinate of the mean of updates with noise of variance S^2 sigma^2 / |P_t| each, S sigma = 1."""
     return sum(1 / agents for _ in range(agents)) / agents**2
 
 
