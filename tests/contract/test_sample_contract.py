@@ -251,6 +251,27 @@ def test_noise_in_steps_is_for_private_steps_over_secret_batches(spoil):
         lambda: cl.methods.adap_dp_fl(clip_norm=1.0, query_noise=0.0),
         lambda: cl.methods.adap_dp_fl(clip_norm=1.0, threshold="quantile", quantile=1.0),
         lambda: cl.methods.adap_dp_fl(clip_norm=1.0, alpha_clip=-1.0),
+        lambda: cl.methods.adap_dp_fl(threshold="fixed"),
+        *(
+            lambda key=key, value=value: cl.methods.adap_dp_fl(clip_norm=1.0, threshold="fixed", **{key: value})
+            for key, value in {
+                "norm_bound": 2.0,
+                "alpha_clip": 0.5,
+                "floor": 0.1,
+                "quantile": 0.6,
+                "clip_lr": 0.1,
+                "query_noise": 1.0,
+            }.items()
+        ),
+        lambda: cl.methods.dp_fl(clip_norm=0.0),
+        lambda: cl.methods.dp_fl(local_steps=0),
+        lambda: cl.methods.dp_fl(poisson_rate="fast"),
+        lambda: cl.methods.dp_fl(poisson_rate="exact", batch_sampling="fixed_size"),
+        lambda: cl.methods.fed_spa(local_steps=1, mode="as_published", poisson_rate="exact"),
+        lambda: cl.methods.pfl(local_epochs=[]),
+        lambda: cl.methods.pfl(local_epochs=[1, 0]),
+        lambda: cl.methods.pfl(local_epochs=[1, 2.0]),
+        lambda: cl.methods.pfl(local_epochs="12"),
         lambda: federation(cl.methods.adap_dp_fl(clip_norm=1.0, noise_multiplier=1.0)),
         lambda: federation(cl.methods.adap_dp_fl(noise_decay=1.0, noise_multiplier=1.0)),
     ],
