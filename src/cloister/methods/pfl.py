@@ -2,7 +2,8 @@
 
 "Optimal strategies for federated learning maintaining client privacy", arXiv 2501.14453: at a fixed budget of E local
 epochs x R rounds, few local epochs and many rounds do best. Its models are in the catalogue: papernot_mnist_cnn and
-pfl_mnist_cnn (ReLU or tempered sigmoids), scatter_linear and scatter_cnn on features = "scatter".
+pfl_mnist_cnn (ReLU or tempered sigmoids), scatter_linear and scatter_cnn on features = "scatter", and those of the
+authors' code, pfl_scatter_linear and pfl_scatter_cnn.
 
 The printed algorithm takes one mini-batch an "epoch"; what the authors ran is a full pass (local_epoch = "pass"). Their
 clients' data overlap, which multiplies what a sample loses: partition = "overlapping" has that, and its price.
