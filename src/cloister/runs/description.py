@@ -140,7 +140,7 @@ def describe_model(
 def _batch_sampling(batching: Batching) -> str | None:
     """How batches are drawn, in words."""
     if batching.batch_sampling == "poisson":
-        exact = f"{batching.batch_size}/(samples of the client), or 1"
+        exact = f"{batching.batch_size}/(samples of the client), at most 1"
         of_a_pass = f"1/(steps of a pass in batches of {batching.batch_size})"
         rate = exact if batching.poisson_rate == "exact" else of_a_pass
         return f"in every step each sample joins its client's batch independently, with probability {rate}"
