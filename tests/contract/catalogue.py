@@ -142,7 +142,6 @@ AUDITED_STEPS: dict[str, Method] = {
     "dp_fed exact": cl.methods.dp_fed(**_OWN_STEPS, local_steps=1, poisson_rate="exact"),
     "dp_fl": cl.methods.dp_fl(**{**STEADY, "local_steps": 1}, poisson_rate="exact"),
     "adap_dp_fl": cl.methods.adap_dp_fl(**_ADAPTIVE, norm_bound=2.0),
-    "adap_dp_fl fixed": cl.methods.adap_dp_fl(**{**FOLLOWING, "local_steps": 1}, threshold="fixed"),
     "adap_dp_fl as_written": cl.methods.adap_dp_fl(**_ADAPTIVE, threshold="as_written"),
     "adap_dp_fl quantile": cl.methods.adap_dp_fl(**_ADAPTIVE, threshold="quantile"),
 }

@@ -21,7 +21,7 @@ from cloister.privacy.unit import ProtectedUnit
 from cloister.round import Outcome, cohort_total, run_round
 from cloister.round.bind import Federation
 from conftest import ENGINES, federation, flat_state, toy_task
-from contract.catalogue import AUDITED_STEPS, SAMPLES, fed_of
+from contract.catalogue import AUDITED_STEPS, FOLLOWING, SAMPLES, STEADY, fed_of
 from contract.sample_audit import AUDITS, NOISES, SIZES, alone, audited, silent, upload, with_inputs
 
 IN_STEPS = {name: make for name, make in SAMPLES.items() if make().mechanism.place == "local"}
@@ -43,6 +43,13 @@ def test_every_method_with_noise_in_its_steps_is_audited():
 @pytest.mark.parametrize("name", AUDITED_STEPS)
 def test_the_round_keeps_its_promise(name, audit):
     audit(run_round, *audited(AUDITED_STEPS[name]))
+
+
+def test_a_fixed_threshold_is_the_rule_of_dp_fl_and_asks_nothing():
+    made = cl.methods.adap_dp_fl(**{**FOLLOWING, "local_steps": 1}, threshold="fixed")
+    assert made.local.settings == cl.methods.dp_fl(**{**STEADY, "local_steps": 1}).local.settings
+    for audit in ("price", "sensitivity"):
+        AUDITS[audit](run_round, *audited(made))
 
 
 def test_noise_keeps_its_scale_in_float32():

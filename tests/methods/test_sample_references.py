@@ -348,14 +348,11 @@ SCHEDULES = {
 }
 BASELINES = {
     "dp_fl": lambda **more: cl.methods.dp_fl(0.7, ETA, BATCH, **more),
-    "fixed": lambda **more: cl.methods.adap_dp_fl(0.7, "fixed", lr=ETA, batch_size=BATCH, noise_decay=1.0, **more),
     "repaired": lambda **more: cl.methods.adap_dp_fl(0.7, **QUERY, lr=ETA, batch_size=BATCH, noise_decay=1.0, **more),
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "schedule"), [("dp_fl", "constant"), ("dp_fl", "cosine"), ("fixed", "step"), ("repaired", "cosine")]
-)
+@pytest.mark.parametrize(("name", "schedule"), [("dp_fl", "constant"), ("dp_fl", "cosine"), ("repaired", "step")])
 def test_adam_at_the_learning_rate_of_the_round(name, schedule):
     """DP-FL and Adap DP-FL at eta_t, with torch's Adam, whose moments and count of steps each client keeps."""
     keys, eta = SCHEDULES[schedule]

@@ -40,6 +40,9 @@ def people(sizes: tuple[int, ...] = CLIENTS) -> cl.data.Task:
     return cl.data.from_arrays(inputs, labels, owner, test=(inputs[:9], labels[:9]), classes=3)
 
 
+ONE = people((40,))
+
+
 def pfl(**more) -> Method:
     usual = {"clip_norm": 0.5, "batch_size": BATCH, "local_epochs": EPOCHS, "noise_multiplier": 1.5}
     return cl.methods.pfl(**{**usual, **more})
@@ -47,7 +50,7 @@ def pfl(**more) -> Method:
 
 def go(method: Method, task: cl.data.Task | None = None, **more) -> cl.Run:
     usual = {"rounds": 4, "delta": DELTA, "engine": "loop", "progress": False}
-    return cl.run(method, people() if task is None else task, **{**usual, **more})
+    return cl.run(method, ONE if task is None else task, **{**usual, **more})
 
 
 def paid(folder: Path, client: int) -> list[tuple[int, int]]:
@@ -69,7 +72,7 @@ def pld(rate: float, noise: float, steps: int, delta: float = DELTA) -> float:
 
 @pytest.mark.parametrize("epoch", ["pass", "batch"])
 def test_every_round_is_charged_for_its_own_steps(epoch, tmp_path):
-    run = go(pfl(local_epoch=epoch), folder=tmp_path / "r")
+    run = go(pfl(local_epoch=epoch), people(), folder=tmp_path / "r")
     for client, pieces in enumerate(STEPS):
         steps = [number * (pieces if epoch == "pass" else 1) for number in EPOCHS]
         assert paid(tmp_path / "r", client) == list(enumerate(steps, 1))
@@ -80,26 +83,26 @@ def test_every_round_is_charged_for_its_own_steps(epoch, tmp_path):
 
 
 def test_noise_is_calibrated_to_the_sum_of_all_epochs():
-    """Which is all that it depends on: in any order, and with two epochs in every round."""
+    """Which is all that it depends on: with two epochs in every round it is the same."""
     ready = [
         prepared(pfl(noise_multiplier=None, local_epochs=epochs), people(), rounds=4, epsilon=4.0)
-        for epochs in (EPOCHS, EPOCHS[::-1], 2)
+        for epochs in (EPOCHS, 2)
     ]
     first = ready[0].fed.multipliers
     assert all(one.fed.multipliers == first for one in ready)
     for pieces, noise in zip(STEPS, first, strict=True):
         assert 3.98 < pld(1 / pieces, noise, 8 * pieces) < 4.005
-    assert len({one.description.configuration_hash for one in ready}) == 3
+    assert len({one.description.configuration_hash for one in ready}) == 2
 
 
 def test_a_plan_is_that_of_its_run():
     method = pfl(noise_multiplier=None)
-    planned = cl.plan(method, people(), rounds=4, epsilon=4.0, delta=DELTA)
+    planned = cl.plan(method, ONE, rounds=4, epsilon=4.0, delta=DELTA)
     run = go(method, epsilon=4.0)
     assert [row.noise_multiplier for row in planned.rows] == run.certificate.noise_multipliers
     assert planned.epsilon == run.epsilon
-    assert [(row.steps_per_round, row.steps) for row in planned.rows] == [(4 * s, 8 * s) for s in STEPS]
-    by_round = [point.epsilons[0] for point in planned.curve_of("sample of client 1", 4)]
+    assert [(row.steps_per_round, row.steps) for row in planned.rows] == [(20, 40)]
+    by_round = [point.epsilons[0] for point in planned.curve_of("sample of client 0", 4)]
     assert by_round == pytest.approx([line["epsilon"] for line in run.history], rel=1e-2), "round by round"
     assert by_round[3] - by_round[2] > by_round[1] - by_round[0]
     assert " 20 " in str(planned)
@@ -111,10 +114,10 @@ def test_clients_that_are_drawn_are_calibrated_to_the_longest_rounds():
     likely = cohort.participations(40, 2)
     epochs = [1] * 30 + [3] * 10
     assert 10 < likely < 40
-    ready = prepared(pfl(local_epochs=epochs, noise_multiplier=None), people(), rounds=40, cohort=cohort, epsilon=4.0)
+    task = people((40, 40))
+    ready = prepared(pfl(local_epochs=epochs, noise_multiplier=None), task, rounds=40, cohort=cohort, epsilon=4.0)
     most = 10 * 3 + (likely - 10)
-    for pieces, noise in zip(STEPS, ready.fed.multipliers, strict=True):
-        assert 3.98 < pld(1 / pieces, noise, most * pieces) < 4.005
+    assert 3.98 < pld(1 / 5, ready.fed.multipliers[0], most * 5) < 4.005
 
 
 def test_a_client_that_cannot_pay_for_a_long_round_drops_out_of_it(tmp_path):
@@ -180,7 +183,7 @@ def test_a_round_that_no_number_is_given_for_is_refused_before_it_is_charged():
 
 
 def test_the_command_line_takes_a_list(tmp_path, command):
-    words = ["run", "method=pfl", "clients=5", "rounds=2", "batch_size=100", "local_epochs=[1, 2]", "epsilon=8"]
+    words = ["run", "method=pfl", "clients=2", "rounds=2", "batch_size=800", "local_epochs=[1, 2]", "epsilon=8"]
     found = command(*words, "delta=1e-5", "engine=loop", "--folder", tmp_path / "r", "--quiet", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     counts = [count for _, count in paid(tmp_path / "r", 0)]
