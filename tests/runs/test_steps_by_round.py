@@ -180,6 +180,8 @@ def test_a_round_that_no_number_is_given_for_is_refused_before_it_is_charged():
     with pytest.raises(CloisterError, match="a round from 1 to 4"):
         ready.fed.charges([0])
     assert not ledger.entries
+    with pytest.raises(CloisterError, match="batches that are drawn"):
+        Batching(4, local_epochs=1, by_round=(1, 2))
 
 
 def test_the_command_line_takes_a_list(tmp_path, command):

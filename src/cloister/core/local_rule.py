@@ -43,6 +43,10 @@ class Batching:
     poisson_rate: PoissonRate = "pass"
     by_round: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        drawn = self.batch_sampling is not None or not self.by_round
+        expect(drawn, "batches that are drawn where rounds differ", self.batch_sampling, "choose batch_sampling")
+
     def steps_for(self, samples: int, round: int | None = None) -> int:
         """How many steps a client with so many samples takes in a round, which must be said where rounds differ."""
         steps = self._steps(samples)
