@@ -28,6 +28,7 @@ FOLLOWING: dict[str, Any] = {
     "noise_decay": 1.0,
     "noise_multiplier": 1.3,
 }
+STEADY: dict[str, Any] = {name: value for name, value in FOLLOWING.items() if name != "noise_decay"}
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ ENTRIES: dict[str, Entry] = {
     "pfl batch": Entry(
         cl.methods.pfl, {**PASSES, "local_epochs": 2, "local_epoch": "batch", "weight_decay": 0.1, "lr_decay": 0.9}
     ),
+    "pfl rounds": Entry(cl.methods.pfl, {**PASSES, "local_epochs": [1, 3, 2]}, ("full",)),
+    "pfl exact": Entry(cl.methods.pfl, {**PASSES, "poisson_rate": "exact"}, ("full",)),
     "fed_spa": Entry(cl.methods.fed_spa, FEW),
     "fed_spa coordinate": Entry(cl.methods.fed_spa, {**FEW, "clipping": "coordinate"}),
     "fed_spa quantile": Entry(cl.methods.fed_spa, {**FEW, "bound": "quantile"}),
@@ -97,7 +100,9 @@ ENTRIES: dict[str, Entry] = {
     "adap_dp_fl": Entry(cl.methods.adap_dp_fl, FOLLOWING),
     "adap_dp_fl as_written": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "as_written"}),
     "adap_dp_fl quantile": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "quantile"}),
+    "adap_dp_fl fixed": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "fixed"}),
     "adap_dp_fl decay": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "noise_decay": 0.5}),
+    "dp_fl": Entry(cl.methods.dp_fl, STEADY),
     "cpsgd": Entry(cl.methods.cpsgd, {"clip_norm": CLIP, "lr": 0.5, "batch_size": 4, "noise_multiplier": 20.0}),
 }
 
@@ -134,6 +139,8 @@ AUDITED_STEPS: dict[str, Method] = {
     "fed_spa quantile": cl.methods.fed_spa(**_PART, local_steps=1, bound="quantile", query_noise=1.0),
     "fed_spa as_published": cl.methods.fed_spa(**_PART, local_steps=3, mode="as_published"),
     "dp_fed": cl.methods.dp_fed(**_OWN_STEPS, local_steps=1),
+    "dp_fed exact": cl.methods.dp_fed(**_OWN_STEPS, local_steps=1, poisson_rate="exact"),
+    "dp_fl": cl.methods.dp_fl(**{**STEADY, "local_steps": 1}, poisson_rate="exact"),
     "adap_dp_fl": cl.methods.adap_dp_fl(**_ADAPTIVE, norm_bound=2.0),
     "adap_dp_fl as_written": cl.methods.adap_dp_fl(**_ADAPTIVE, threshold="as_written"),
     "adap_dp_fl quantile": cl.methods.adap_dp_fl(**_ADAPTIVE, threshold="quantile"),

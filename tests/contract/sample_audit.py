@@ -365,7 +365,9 @@ def audit_price(play: Play, fed: Federation, w: Tensor) -> None:
         if isinstance(paid.event, FixedSizeGaussian):
             assert (paid.event.size, paid.event.population) == (min(batch, size), size), "the batch's own size"
         else:
-            assert paid.event.sampling_rate == 1 / math.ceil(size / batch), "the rate of a pass"
+            exact = fed.method.local.settings.get("poisson_rate") == "exact"
+            rate = min(1.0, batch / size) if exact else 1 / math.ceil(size / batch)
+            assert paid.event.sampling_rate == rate, "the rate at which samples join"
         settings = fed.method.local.settings
         passes = settings["local_epochs"]
         steps = settings["local_steps"] if passes is None else passes * math.ceil(size / batch)

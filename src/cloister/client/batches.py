@@ -65,8 +65,8 @@ def shapes_of(sizes: Tensor, rule: LocalRule, up: Callable[[int], int] = exactly
 
 def shape_of(sizes: Tensor, batching: Batching, up: Callable[[int], int] = exactly) -> Shape:
     """The shape of one phase."""
-    if batching.batch_sampling:  # batches are as wide as they turn out
-        own = [batching.steps_for(size) for size in sizes.tolist()]
+    if batching.batch_sampling:  # batches are as wide as they turn out, and who is ragged in a round is so in all
+        own = [batching.most_steps(size, max(len(batching.by_round), 1), 1) for size in sizes.tolist()]
         return Shape(batching.batch_size, 1, max(own), min(own) < max(own))
     largest = max(int(sizes.max()), 1)
     pieces = up(-(-largest // batching.batch_size))

@@ -8,7 +8,16 @@ A method is a composition of these (`Method`); `round/` is the only place where 
 
 from cloister.core.cohort import Cohort
 from cloister.core.context import BindContext, Context, Samples
-from cloister.core.local_rule import Batching, BatchSampling, LocalRule, Phase, PrivateSteps, Settings, Step
+from cloister.core.local_rule import (
+    Batching,
+    BatchSampling,
+    LocalRule,
+    Phase,
+    PoissonRate,
+    PrivateSteps,
+    Settings,
+    Step,
+)
 from cloister.core.mechanism import Correlate, Draw, Mechanism, Place
 from cloister.core.method import RELEASED, Method, describe
 from cloister.core.objective import Batch, Grad, Layout, Objective, SampleGradients
@@ -37,6 +46,7 @@ __all__ = [
     "Objective",
     "Phase",
     "Place",
+    "PoissonRate",
     "PrivateSteps",
     "SampleGradients",
     "Samples",

@@ -31,6 +31,7 @@ from cloister.methods.arguments import (
     ClipLearningRate,
     Keep,
     NoiseMultiplier,
+    PoissonRate,
     Quantile,
     QueryNoise,
     SampleClipNorm,
@@ -66,6 +67,7 @@ def fed_spa(
     query_noise: QueryNoise = 5.0,
     lr_decay: LearningRateDecay = 1.0,
     batch_sampling: BatchSamplingOfMode = None,
+    poisson_rate: PoissonRate = "pass",
     noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "sound",
     server: Server = None,
@@ -102,6 +104,7 @@ def fed_spa(
             "reset",
             how,
             keep_fraction,
+            poisson_rate,
         )
 
     def bind(method: Method, context: BindContext) -> Method:
@@ -133,6 +136,7 @@ def dp_fed(
     local_epochs: Epochs = None,
     lr_decay: LearningRateDecay = 1.0,
     batch_sampling: BatchSamplingOfMode = None,
+    poisson_rate: PoissonRate = "pass",
     noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "sound",
     server: Server = None,
@@ -147,6 +151,7 @@ def dp_fed(
         local_steps,
         local_epochs,
         _batch_sampling(batch_sampling, mode),
+        poisson_rate=poisson_rate,
     )
     return Method(
         name="dp_fed",

@@ -160,13 +160,20 @@ def price_at(spending: Spending, delta: float) -> Price:
 def _in_advance(description: RunDescription, ledger: Ledger, delta: float) -> Price:
     """What all planned rounds cost, but not more than the budgets, which no run exceeds."""
     queries = {query.name: Planned(query.times, _cost_of(query, description, ledger)) for query in description.queries}
-    accounts = had_it_gone_on(ledger, description.rounds, queries, _kinds(description))
+    accounts = had_it_gone_on(ledger, description.rounds, queries, _kinds(description), _by_round(description))
     found = price_at(Spending(accounts, description.task.copies, description.noise_schedule), delta)
     budgets = [account.budget for account in accounts.values() if account.events]
     allowed = max((b.epsilon if b is not None and b.delta == delta else math.inf for b in budgets), default=math.inf)
     bounds = (found.epsilon_pld, found.epsilon_rdp)
     pld, rdp = (_finite(min(math.inf if one is None else one, allowed)) for one in bounds)
     return Price(delta, pld, rdp)
+
+
+def _by_round(description: RunDescription) -> list[int]:
+    """How many times as many releases each round has, where rounds differ."""
+    local = description.method.local
+    given = (local.get(name) for name in ("local_steps", "local_epochs"))
+    return next((list(found) for found in given if isinstance(found, (list, tuple))), [])
 
 
 def _kinds(description: RunDescription) -> dict[str, object]:

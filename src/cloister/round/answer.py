@@ -72,7 +72,7 @@ def names_clients(numbers: Tensor, clients: int) -> bool:
 def _pay(fed: Federation, ledger: Ledger, offer: Offer, asked: Tensor) -> Tensor:
     """Charge every client's own account; those who can pay take part. Refused when nobody there is can pay."""
     replays = fed.streams.replays
-    charges = fed.charges(asked.tolist(), offer.noise_scale)
+    charges = fed.charges(asked.tolist(), offer.noise_scale, offer.round)
     if fed.population.here is not None and replays and any(ledger.has_paid(unit, offer.round) for unit in charges):
         raise CloisterError(
             f"Expected a round that was not answered before, found round {offer.round} again: with a seed, another "
@@ -80,7 +80,7 @@ def _pay(fed: Federation, ledger: Ledger, offer: Offer, asked: Tensor) -> Tensor
         )
     refused = ledger.charge_each(charges, round=offer.round, repeatable=replays)
     if refused and len(refused) == len(charges):
-        everybody = fed.charges(list(range(fed.population.clients)), offer.noise_scale)
+        everybody = fed.charges(list(range(fed.population.clients)), offer.noise_scale, offer.round)
         if len(ledger.refusals(everybody, round=offer.round, repeatable=replays)) == len(everybody):
             raise BudgetExceededError(next(iter(refused.values())))
     stays = [sample_account(client) not in refused for client in asked.tolist()]
@@ -169,7 +169,7 @@ class RoundPlan:
         like = self.offer.w.new_empty(local.private.draws(self.offer.w.shape[0]))
         sizes = fed.population.counts[clients].tolist()
         sources = [
-            (client, fed.noise_of(client) * self.offer.noise_scale, local.batching.steps_for(size))
+            (client, fed.noise_of(client) * self.offer.noise_scale, local.batching.steps_for(size, self.offer.round))
             for client, size in zip(clients.tolist(), sizes, strict=True)
         ]
         return StepNoise(fed.streams, self.offer.round, sources, like, places)

@@ -93,18 +93,23 @@ class Federation:
         noise = self.multipliers[client] if self.multipliers else self.method.mechanism.noise_multiplier
         return noise or 0.0
 
-    def charges(self, members: list[int], noise_scale: float = 1.0) -> dict[str, Charge]:
-        """What a round costs whom: all clients' one account, or one of each member that has data."""
+    def charges(self, members: list[int], noise_scale: float = 1.0, round: int | None = None) -> dict[str, Charge]:
+        """What a round costs whom: all clients' one account, or one of each member that has data.
+
+        Where rounds differ in their numbers of steps, it must be said which one it is.
+        """
         if self.unit is ProtectedUnit.CLIENT:
             return {self.unit: Charge(self.event)}
         sizes = self.population.counts
         found: dict[str, Charge] = {}
         known: dict[tuple[float, int], Charge] = {}
-        layout = self.objective.layout
+        layout, batching = self.objective.layout, self.method.local.batching
         for client in members:
             key = (self.noise_of(client) * noise_scale, int(sizes[client]))
             if key[1]:
-                known[key] = known[key] if key in known else charge_of(self.method, *key, self.copies, layout)
+                if key not in known:
+                    steps = batching.steps_for(key[1], round)
+                    known[key] = charge_of(self.method, *key, steps, self.copies, layout)
                 found[sample_account(client)] = known[key]
         return found
 
@@ -294,15 +299,15 @@ def _expect_private_steps(method: Method) -> None:
         )
 
 
-def charge_of(method: Method, noise: float, samples: int, copies: int, layout: Layout) -> Charge:
-    """What a round costs a sample of a client with so many samples, if it lies with `copies` such clients."""
+def charge_of(method: Method, noise: float, samples: int, steps: int, copies: int, layout: Layout) -> Charge:
+    """What so many steps cost a sample of a client with so many samples, if it lies with `copies` such clients."""
     batching, private = method.local.batching, method.local.private
     if not noise:
         return Charge(NonPrivate())
-    steps = batching.steps_for(samples) * copies
     if private is not None:
-        return Charge(batching.event(private.worth(noise), samples), steps)
-    return Charge(method.mechanism.account(batching.event(noise, samples), sensitivity_of(method, layout)), steps)
+        return Charge(batching.event(private.worth(noise), samples), steps * copies)
+    event = method.mechanism.account(batching.event(noise, samples), sensitivity_of(method, layout))
+    return Charge(event, steps * copies)
 
 
 def event_of(method: Method, cohort: Cohort, layout: Layout, clients: int) -> Event:

@@ -98,7 +98,7 @@ def _of_samples(terms: Terms, method: Method, noise: Noise) -> Signal:
         multiplier = noise.multipliers[client] if noise.multipliers else method.mechanism.noise_multiplier or 0.0
         # Where whole messages have the noise, a message is one gradient, and several clients may share the noise.
         drawn = batching.expected(samples) if in_steps else math.sqrt(method.mechanism.settings.get("shares", 1))
-        steps.append(batching.steps_for(samples) * terms.participations)
+        steps.append(terms.steps(method, samples))
         ratios.append(drawn / multiplier if samples else 0.0)
     alone = [math.sqrt(count / length) * ratio for count, ratio in zip(steps, ratios, strict=True)]
     noises = sum(count / ratio**2 for count, ratio in zip(steps, ratios, strict=True) if ratio)
