@@ -20,6 +20,8 @@ LOCAL: dict[str, Any] = {"lr": 0.5, "batch_size": 4, "local_steps": 3}
 USUAL: dict[str, Any] = {"clip_norm": CLIP, **LOCAL, "noise_multiplier": 1.3}
 PASSES: dict[str, Any] = {"clip_norm": CLIP, "lr": 0.5, "batch_size": 4, "local_epochs": 1, "noise_multiplier": 1.3}
 FEW: dict[str, Any] = {**USUAL, "local_steps": 2}
+WEIGHTS: dict[str, Any] = {"client_weights": "size", "weight_cap": 5.0, "mean_weight": 0.6}
+PUBLIC: dict[str, Any] = {"client_weights": "size", "public_sizes": True}
 FOLLOWING: dict[str, Any] = {
     "clip_norm": 0.5,
     "lr": 0.1,
@@ -48,7 +50,9 @@ ALL = ("poisson", "fixed_size", "full", "cyclic")
 ENTRIES: dict[str, Entry] = {
     "fedavg": Entry(cl.methods.fedavg, LOCAL, ALL),
     "fedavg epochs": Entry(cl.methods.fedavg, {"lr": 0.5, "batch_size": 4, "local_epochs": 2, "momentum": 0.5}),
+    "fedavg weights": Entry(cl.methods.fedavg, {**LOCAL, "client_weights": "size"}),
     "dp_fedavg": Entry(cl.methods.dp_fedavg, USUAL, ALL),
+    "dp_fedavg weights": Entry(cl.methods.dp_fedavg, {**USUAL, **WEIGHTS}, ("poisson", "fixed_size")),
     "dp_fedavg epochs": Entry(
         cl.methods.dp_fedavg,
         {"clip_norm": CLIP, "lr": 0.5, "batch_size": 4, "local_epochs": 2, "momentum": 0.9, "noise_multiplier": 0.6},
@@ -67,6 +71,7 @@ ENTRIES: dict[str, Entry] = {
     ),
     "dp_fedavg as_published": Entry(cl.methods.dp_fedavg, {**USUAL, "mode": "as_published"}),
     "blur": Entry(cl.methods.blur, USUAL),
+    "blur as_published": Entry(cl.methods.blur, {**USUAL, "mode": "as_published"}),
     "lus": Entry(cl.methods.lus, USUAL),
     "lus batch": Entry(cl.methods.lus, {**USUAL, "importance": "batch", "ties": "first"}),
     "blur_lus": Entry(cl.methods.blur_lus, {**USUAL, "local_steps": None, "local_epochs": 2}),
@@ -77,15 +82,18 @@ ENTRIES: dict[str, Entry] = {
     "dp_fedsam_top_k C": Entry(cl.methods.dp_fedsam_top_k, {**USUAL, "variant": "C"}, ("fixed_size",), audited=False),
     "fed_smp_rand_k": Entry(cl.methods.fed_smp_rand_k, USUAL),
     "fed_smp_rand_k distributed": Entry(cl.methods.fed_smp_rand_k, {**USUAL, "noise": "distributed"}),
+    "fed_smp_rand_k weights": Entry(cl.methods.fed_smp_rand_k, {**USUAL, **WEIGHTS}),
     "fed_smp_top_k": Entry(cl.methods.fed_smp_top_k, {**USUAL, "public_steps": 3}),
     "ddgauss": Entry(cl.methods.ddgauss, USUAL, ("poisson", "full")),
     "ddgauss central": Entry(cl.methods.ddgauss, {**USUAL, "noise": "central"}, ("poisson", "full")),
     "ae_dpfl": Entry(cl.methods.ae_dpfl, {**LOCAL, "noise_multiplier": 1.3, "student_epochs": 2}),
     "adaptive_clipping": Entry(cl.methods.adaptive_clipping, USUAL),
+    "adaptive_clipping weights": Entry(cl.methods.adaptive_clipping, {**USUAL, **WEIGHTS}),
     "dp_ftrl": Entry(cl.methods.dp_ftrl, USUAL, audited=False),
     "dp_ftrl tree": Entry(cl.methods.dp_ftrl, {**USUAL, "factorization": "tree"}, audited=False),
     "dp_fedprox": Entry(cl.methods.dp_fedprox, USUAL),
     "pfl": Entry(cl.methods.pfl, PASSES, ("full", "cyclic", "fixed_size")),
+    "pfl weights": Entry(cl.methods.pfl, {**PASSES, **PUBLIC}),
     "pfl batch": Entry(
         cl.methods.pfl, {**PASSES, "local_epochs": 2, "local_epoch": "batch", "weight_decay": 0.1, "lr_decay": 0.9}
     ),
@@ -93,6 +101,7 @@ ENTRIES: dict[str, Entry] = {
     "fed_spa coordinate": Entry(cl.methods.fed_spa, {**FEW, "clipping": "coordinate"}),
     "fed_spa quantile": Entry(cl.methods.fed_spa, {**FEW, "bound": "quantile"}),
     "fed_spa as_published": Entry(cl.methods.fed_spa, {**PASSES, "mode": "as_published"}),
+    "fed_spa weights": Entry(cl.methods.fed_spa, {**FEW, "batch_sampling": "fixed_size", "client_weights": "size"}),
     "dp_fed": Entry(cl.methods.dp_fed, FEW),
     "adap_dp_fl": Entry(cl.methods.adap_dp_fl, FOLLOWING),
     "adap_dp_fl as_written": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "as_written"}),
@@ -134,6 +143,7 @@ AUDITED_STEPS: dict[str, Method] = {
     "fed_spa quantile": cl.methods.fed_spa(**_PART, local_steps=1, bound="quantile", query_noise=1.0),
     "fed_spa as_published": cl.methods.fed_spa(**_PART, local_steps=3, mode="as_published"),
     "dp_fed": cl.methods.dp_fed(**_OWN_STEPS, local_steps=1),
+    "dp_fed weights": cl.methods.dp_fed(**_OWN_STEPS, **PUBLIC, local_steps=1),
     "adap_dp_fl": cl.methods.adap_dp_fl(**_ADAPTIVE, norm_bound=2.0),
     "adap_dp_fl as_written": cl.methods.adap_dp_fl(**_ADAPTIVE, threshold="as_written"),
     "adap_dp_fl quantile": cl.methods.adap_dp_fl(**_ADAPTIVE, threshold="quantile"),

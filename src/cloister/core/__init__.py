@@ -15,7 +15,7 @@ from cloister.core.objective import Batch, Grad, Layout, Objective, SampleGradie
 from cloister.core.sensitivity import Sensitivity
 from cloister.core.server_optimizer import ServerOptimizer
 from cloister.core.state import MethodState, State, Tensors
-from cloister.core.transform import Broadcast, Transform
+from cloister.core.transform import Broadcast, Transform, Weighting
 
 __all__ = [
     "RELEASED",
@@ -47,5 +47,6 @@ __all__ = [
     "Step",
     "Tensors",
     "Transform",
+    "Weighting",
     "describe",
 ]
