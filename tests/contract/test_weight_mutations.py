@@ -27,7 +27,7 @@ from conftest import federation, toy_task
 from contract.audit import without_data
 from contract.catalogue import ENTRIES, METHODS, PUBLIC, USUAL, WEIGHTS, fed_of
 
-SIZES = (300, 3, 1, 0, 7, 2)
+SIZES = (90, 3, 1, 0, 7, 2)
 CAP, MEAN = WEIGHTS["weight_cap"], WEIGHTS["mean_weight"]
 CONSTANT = 0.6 * len(SIZES) * MEAN
 

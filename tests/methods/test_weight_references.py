@@ -139,13 +139,26 @@ def test_blur_as_published_averages_over_who_came():
     check_rounds(fed, w, step, 3)
 
 
-@pytest.mark.parametrize("poor", [None, 4])
-def test_private_updates_are_weighted_by_public_sizes(poor):
+PRIVATE = {"clip_norm": 0.5, "lr": 0.3, "batch_size": 4, "local_epochs": 1, "noise_multiplier": 1.1}
+
+
+@pytest.mark.parametrize(
+    ("make", "public", "poor"),
+    [
+        (cl.methods.pfl, {"public_sizes": True}, None),
+        (cl.methods.pfl, {"public_sizes": True}, 4),
+        (cl.methods.fed_spa, {"batch_sampling": "fixed_size", "server": cl.server.sgd()}, None),
+        (cl.methods.adap_dp_fl, {"public_sizes": True, "noise_decay": 1.0}, None),
+    ],
+)
+def test_private_updates_are_weighted_by_public_sizes(make, public, poor):
     """Adap DP-FL, Algorithm 1: sum of p_k w_k with p_k = |D_k| / |D|, over those who are still in. Whose updates are
     what they are with equal weights, noise and all."""
-    settings = {"clip_norm": 0.5, "lr": 0.3, "batch_size": 4, "local_epochs": 1, "noise_multiplier": 1.1}
-    fed, w, _ = federated(cl.methods.pfl(**settings, client_weights="size", public_sizes=True))
-    equal, _, _ = federated(cl.methods.pfl(**settings))
+    settings = {**PRIVATE, **public}
+    if make is cl.methods.adap_dp_fl:  # which counts steps
+        del settings["local_epochs"]
+    fed, w, _ = federated(make(**settings, client_weights="size"))
+    equal, _, _ = federated(make(**settings))
     budgets = {} if poor is None else {f"sample of client {poor}": Budget(1e-6, 1e-9)}
     for engine in engines():
         before, ledger = w, Ledger.create(None, "t", budgets)

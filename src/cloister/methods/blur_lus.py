@@ -9,7 +9,8 @@ client before the clip, and so cost no privacy. The mask is private: noise stays
 
 The paper averages over a cohort's actual size |P_t|, and prices Poisson cohorts of which nobody knows that. Who divides
 by it releases it, and given the size a cohort is uniform among those of that size: mode = "as_published" does so, at
-the price of such cohorts, for replacing a client (`round/bind.py`). The default divides by the expected size.
+the price of such cohorts, for replacing a client (`round/bind.py`). The default divides by the expected size. The
+paper's DP-FedAvg is blur with blur_lambda = 0.
 """
 
 from __future__ import annotations

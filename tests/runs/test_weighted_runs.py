@@ -39,12 +39,12 @@ def test_a_certificate_of_capped_weights_names_their_constants():
 
 
 def test_a_certificate_says_that_sizes_were_declared_public():
-    declared = go(cl.methods.pfl(**STEPS, client_weights="size", public_sizes=True), cl.full())
+    declared = go(cl.methods.pfl(**STEPS, client_weights="size", public_sizes=True), cl.full(), rounds=1)
     assert "were declared public (public_sizes = true)" in text_of(declared)
     assert "denominator: the samples of all who took part" in text_of(declared)
-    replaced = go(cl.methods.pfl(**STEPS, client_weights="size", batch_sampling="fixed_size"), cl.full())
+    replaced = go(cl.methods.pfl(**STEPS, client_weights="size", batch_sampling="fixed_size"), cl.full(), rounds=1)
     assert "which weigh their updates: they count as public" in text_of(replaced)
-    equal = go(cl.methods.pfl(**STEPS), cl.full())
+    equal = go(cl.methods.pfl(**STEPS), cl.full(), rounds=1)
     assert "which weigh" not in text_of(equal)
     assert "denominator: how many took part" in text_of(equal)
     assert declared.epsilon == equal.epsilon
