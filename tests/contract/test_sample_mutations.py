@@ -209,6 +209,14 @@ def spoilt_noise(noise: Tensor, total: Tensor, own_batch: float, there: int, bug
     return noise * factors.get(bug, 1.0)
 
 
+def weight(fed: Federation, round: int, client: int, bug: str) -> int:
+    if fed.method.transform.name != "size_weights" or bug == "weights that are forgotten":
+        return 1
+    if bug == "weights by who was in the batches":  # which are secret
+        return sum(map(len, drawn_batches(fed, round, client)))
+    return int(fed.population.counts[client])
+
+
 def broken_round(bug: str):
     def play(fed: Federation, ledger: Ledger, engine, round: int, w: Tensor, state: MethodState) -> Outcome:
         members = fed.cohort.sample(fed.streams, round, fed.population.clients).tolist()
@@ -232,8 +240,9 @@ def broken_round(bug: str):
         if bug == "charged after computing":
             refused = pay()
         models = {c: model for c, model in models.items() if sample_account(c) not in refused}
-        count = len(members) if bug == "who was refused counts" else len(models)
-        mean = sum((model - w for model in models.values()), torch.zeros_like(w)) / max(count, 1)
+        weights = {c: weight(fed, round, c, bug) for c in (members if bug == "who was refused counts" else models)}
+        count = sum(weights.values())
+        mean = sum((weights[c] * (model - w) for c, model in models.items()), torch.zeros_like(w)) / max(count, 1)
         w, server = fed.method.server.update(w, mean, state.server, fed.context(w, {}))
         state = replace(state, server=server, clients=kept)
         return Outcome(w, state, len(models), 0, len(members) - len(models))
@@ -283,6 +292,8 @@ BUGS = {
     "charged after computing": ("dp_fed", "payment", "who computes has paid"),
     "refused clients compute as well": ("dp_fed", "payment", "a refused client computes nothing"),
     "who was refused counts": ("dp_fed", "payment", "the mean is over those who took part"),
+    "weights that are forgotten": ("dp_fed weights", "payment", "the mean is over those who took part"),
+    "weights by who was in the batches": ("dp_fed weights", "payment", "the mean is over those who took part"),
 }
 
 

@@ -157,7 +157,8 @@ RATES = ["lr_decay", "lr_schedule", "lr_warmup", "lr_final", "lr_rounds"]
 
 def test_local_training_has_the_same_keys_and_help_in_every_method():
     fields = {key.name: key.help for key in introspected().all_keys() if key.owner == "method fedavg"}
-    assert list(fields) == ["lr", "batch_size", "local_steps", "local_epochs", "momentum", "weight_decay", *RATES]
+    steps = ["lr", "batch_size", "local_steps", "local_epochs", "momentum", "weight_decay", *RATES]
+    assert list(fields) == [*steps, "client_weights"]
     for name in methods.CATALOGUE:
         if name not in ("pfl", "adap_dp_fl", "dp_fl"):  # their epochs and steps are others
             mine = {key.name: key.help for key in introspected().all_keys() if key.owner == f"method {name}"}

@@ -115,6 +115,7 @@ class Work(NamedTuple):
     key: Tensor  # [k]: for what is random in a transform
     share: Tensor  # [k, m] when noise is distributed, otherwise [k, 0]
     start: Tensors  # [k, ...]: what each client starts with of its own
+    samples: Tensor  # [k]: how many samples each client has
 
     @property
     def has_data(self) -> Tensor:
@@ -161,7 +162,7 @@ def work_of(
             samples, mask = shuffled(population, phase.batching, shape, clients, shuffle)
             phases.append(Batches(samples, mask, mask.sum(2).clamp(min=1), keys, mask.any(2)))
     start = torch.func.vmap(partial(rule.own, chunk.w))(own) if rule.own else {}
-    return Work(tuple(phases), own, chunk.shares, {**start, **chunk.client_state})
+    return Work(tuple(phases), own, chunk.shares, {**start, **chunk.client_state}, population.sizes[clients])
 
 
 def _drawn(population: Population, drawn_batches: DrawnBatches, chunk: Chunk) -> Batches:

@@ -24,7 +24,7 @@ from cloister.core.objective import Batch, Grad, Layout, Objective, SampleGradie
 from cloister.core.sensitivity import Sensitivity
 from cloister.core.server_optimizer import ServerOptimizer
 from cloister.core.state import MethodState, State, Tensors
-from cloister.core.transform import Broadcast, Transform
+from cloister.core.transform import Broadcast, Transform, Weighting
 
 __all__ = [
     "RELEASED",
@@ -57,5 +57,6 @@ __all__ = [
     "Step",
     "Tensors",
     "Transform",
+    "Weighting",
     "describe",
 ]

@@ -146,6 +146,7 @@ class ChunkProgram:
         has_data: Tensor,
         keys: Tensor,
         shares: Tensor,
+        samples: Tensor,
         *rest: Tensor,
     ) -> Sum:
         """From what k clients have trained to the sum of the messages that count."""
@@ -153,7 +154,7 @@ class ChunkProgram:
         states = dict(zip(self.names, rest[len(told) :], strict=True))
         with self._convolutions(w):
             one = partial(message_of, self.fed, w, broadcast)
-            messages, finite = torch.func.vmap(one)(states, Sending(has_data, keys, shares))
+            messages, finite = torch.func.vmap(one)(states, Sending(has_data, keys, shares, samples))
         messages = torch.where(counted[:, None], messages, torch.zeros_like(messages))
         return messages.sum(0), (counted & ~finite).sum()
 

@@ -43,8 +43,10 @@ from cloister.methods.arguments import (
 )
 from cloister.methods.published import Mode, as_published, claim
 from cloister.methods.registry import EVERY_UPDATE, NOBODY, OWN_STEPS, register
+from cloister.methods.weighting import PublicWeights
 from cloister.server import optimizers
 
+_PUBLIC = "the public samples: they are protected by nothing, and count as public"
 Follows = Literal["repaired", "as_written", "quantile", "fixed"]
 _OF_THE_QUERY = ("norm_bound", "alpha_clip", "floor", "quantile", "clip_lr", "query_noise")
 
@@ -81,6 +83,7 @@ def adap_dp_fl(
     server: Server = None,
     *,
     schedule: Schedule,
+    weighting: PublicWeights,
 ) -> Method:
     """Adaptive clipping on every client, adaptive noise for all. Needs public samples, unless noise_decay = 1.
 
@@ -138,14 +141,15 @@ def adap_dp_fl(
     return Method(
         name="adap_dp_fl",
         local=rule(min(max(1.0, floor), norm_bound) if clip_norm is None else clip_norm),
-        transform=transforms.identity(),
+        transform=weighting.after(transforms.identity()),
         mechanism=in_steps(noise_multiplier),
         server=inner if noise_decay == 1 else optimizers.decay_on_loss(inner, noise_decay),
         released=EVERY_UPDATE,
         bind=bind,
         claims=claim(mode, "adap_dp_fl"),
-        notes=() if noise_decay == 1 else ("the public samples: they are protected by nothing, and count as public",),
+        notes=(*(() if noise_decay == 1 else (_PUBLIC,)), *weighting.notes),
         noise_schedule=None if noise_decay == 1 else _noise_scale,
+        public_sizes=weighting.public_sizes,
     )
 
 

@@ -20,6 +20,7 @@ from cloister.core.schedules import Schedule
 from cloister.mechanisms.gaussian import in_steps
 from cloister.methods.arguments import BatchSampling, NoiseMultiplier, PoissonRate, SampleClipNorm, Server
 from cloister.methods.registry import EVERY_UPDATE, NOBODY, OWN_STEPS, register
+from cloister.methods.weighting import PublicWeights
 from cloister.server import optimizers
 
 
@@ -36,6 +37,7 @@ def dp_fl(
     server: Server = None,
     *,
     schedule: Schedule,
+    weighting: PublicWeights,
 ) -> Method:
     """Adap DP-FL's baseline: Adam with a constant clip and constant noise. `adap_dp_fl` adapts both.
 
@@ -54,8 +56,10 @@ def dp_fl(
     return Method(
         name="dp_fl",
         local=rule,
-        transform=transforms.identity(),
+        transform=weighting.after(transforms.identity()),
         mechanism=in_steps(noise_multiplier),
         server=server or optimizers.sgd(),
         released=EVERY_UPDATE,
+        notes=weighting.notes,
+        public_sizes=weighting.public_sizes,
     )

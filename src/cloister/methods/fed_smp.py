@@ -20,6 +20,7 @@ from cloister.errors import CloisterError
 from cloister.methods.arguments import ClipNorm, Keep, NoiseMultiplier, NoisePlace, Server
 from cloister.methods.published import ONLY_THE_CLAIM, Mode, claim
 from cloister.methods.registry import NOISY_SUM, register
+from cloister.methods.weighting import CappedWeights
 from cloister.server import optimizers
 
 
@@ -30,6 +31,7 @@ def fed_smp_rand_k(
     keep_fraction: Keep = 0.4,
     *,
     training: LocalSGD,
+    weighting: CappedWeights,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
     mode: Mode = "sound",
@@ -39,10 +41,13 @@ def fed_smp_rand_k(
     return Method(
         name="fed_smp_rand_k",
         local=client.sgd(training=training),
-        transform=transforms.chain(transforms.random_mask(keep_fraction), transforms.clip_l2(clip_norm)),
+        transform=weighting.after(
+            transforms.chain(transforms.random_mask(keep_fraction), transforms.clip_l2(clip_norm))
+        ),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or optimizers.sgd(),
         claims=claim(mode),
+        notes=weighting.notes,
     )
 
 
@@ -56,6 +61,7 @@ def fed_smp_top_k(
     public_batch_size: Annotated[int, "public samples in a mini-batch"] = 64,
     *,
     training: LocalSGD,
+    weighting: CappedWeights,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
     mode: Mode = "sound",
@@ -66,12 +72,12 @@ def fed_smp_top_k(
     return Method(
         name="fed_smp_top_k",
         local=client.sgd(training=training),
-        transform=transforms.chain(mask, transforms.clip_l2(clip_norm)),
+        transform=weighting.after(transforms.chain(mask, transforms.clip_l2(clip_norm))),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or optimizers.sgd(),
         bind=_with_public_data,
         claims=claim(mode),
-        notes=("the public data: they are protected by nothing, and count as public",),
+        notes=("the public data: they are protected by nothing, and count as public", *weighting.notes),
     )
 
 

@@ -39,6 +39,7 @@ from cloister.methods.arguments import (
 )
 from cloister.methods.published import Mode, as_published, claim
 from cloister.methods.registry import EVERY_UPDATE, NOBODY, OWN_STEPS, register
+from cloister.methods.weighting import PublicWeights
 from cloister.server import optimizers
 
 _PUBLISHED = (
@@ -73,6 +74,7 @@ def fed_spa(
     server: Server = None,
     *,
     schedule: Schedule,
+    weighting: PublicWeights,
 ) -> Method:
     """A random part of the coordinates for each agent and round. `clip_norm` is G, the bound on a whole gradient.
 
@@ -113,12 +115,14 @@ def fed_spa(
     return Method(
         name="fed_spa",
         local=rule(_ANY),
-        transform=transforms.active_part(keep_fraction),
+        transform=weighting.after(transforms.active_part(keep_fraction)),
         mechanism=in_steps(noise_multiplier),
         server=server or optimizers.adam(),
         released=EVERY_UPDATE,
         bind=bind,
         claims=claim(mode, "fed_spa"),
+        notes=weighting.notes,
+        public_sizes=weighting.public_sizes,
     )
 
 
@@ -142,6 +146,7 @@ def dp_fed(
     server: Server = None,
     *,
     schedule: Schedule,
+    weighting: PublicWeights,
 ) -> Method:
     """Fed-SPA's yardstick: all coordinates, and a server that averages. Guarantee: that of Fed-SPA."""
     rule = client.dp_sgd(
@@ -156,11 +161,13 @@ def dp_fed(
     return Method(
         name="dp_fed",
         local=rule,
-        transform=transforms.identity(),
+        transform=weighting.after(transforms.identity()),
         mechanism=in_steps(noise_multiplier),
         server=server or optimizers.sgd(),
         released=EVERY_UPDATE,
         claims=claim(mode, "fed_spa"),
+        notes=weighting.notes,
+        public_sizes=weighting.public_sizes,
     )
 
 

@@ -23,6 +23,7 @@ from cloister.mechanisms.gaussian import in_steps
 from cloister.methods.arguments import BatchSampling, NoiseMultiplier, PoissonRate, SampleClipNorm, Server
 from cloister.methods.published import Mode, claim
 from cloister.methods.registry import EVERY_UPDATE, NOBODY, OWN_STEPS, register
+from cloister.methods.weighting import PublicWeights
 from cloister.server import optimizers
 
 LocalEpoch = Literal["pass", "batch"]
@@ -54,6 +55,7 @@ def pfl(
     server: Server = None,
     *,
     schedule: Schedule,
+    weighting: PublicWeights,
 ) -> Method:
     """DP-SGD over local epochs, each a full pass or a single batch; the server averages. Momentum starts anew each
     round. Epochs may differ by round, as in the paper's Algorithm 1: `local_epochs = [1, 1, 2, 4]` is for 4 rounds.
@@ -73,9 +75,11 @@ def pfl(
         local=client.dp_sgd(
             client.fixed(clip_norm), optimizer, batch_size, steps, passes, batch_sampling, poisson_rate=poisson_rate
         ),
-        transform=transforms.identity(),
+        transform=weighting.after(transforms.identity()),
         mechanism=in_steps(noise_multiplier),
         server=server or optimizers.sgd(),
         released=EVERY_UPDATE,
         claims=claim(mode, "poisson_batches"),
+        notes=weighting.notes,
+        public_sizes=weighting.public_sizes,
     )

@@ -60,6 +60,8 @@ class Certificate:
     """Every client's, where samples are protected and clients add noise for themselves."""
     noise_place: str
     denominator: float
+    divided_by: str
+    """What a round's sum is divided by, in words."""
     rounds_planned: int
     rounds_charged: int
     releases_charged: int
@@ -123,6 +125,7 @@ def certify(
         noise_multipliers=list(description.noise_multipliers),
         noise_place=method.mechanism.place,
         denominator=description.denominator,
+        divided_by=description.divided_by or _divided_by(description),
         rounds_planned=description.rounds,
         rounds_charged=len({entry.round for entry in ledger.entries if entry.what == "update"}),
         releases_charged=worst.releases,
@@ -141,6 +144,10 @@ def certify(
         ledger_hash=ledger.hash,
         versions=_versions(),
     )
+
+
+def _divided_by(description: RunDescription) -> str:
+    return "how many took part" if description.method.unit == "sample" else f"{description.denominator:g}, constant"
 
 
 def _executed(description: RunDescription) -> list[str]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cloister.client.batches import Chunk, Drawn, Work
 from cloister.client.poisson_batches import StepNoise, draw_batches
-from cloister.core import Batch, Context, Grad, Phase, State, Tensors
+from cloister.core import Batch, Grad, Phase, State, Tensors
 from cloister.core.precision import multiplying
 from cloister.errors import BudgetExceededError, CloisterError
 from cloister.privacy.ledger import Ledger
@@ -242,17 +242,18 @@ class Sending(NamedTuple):
     has_data: Tensor
     key: Tensor
     share: Tensor
+    samples: Tensor
 
     @classmethod
     def of(cls, work: Work) -> Sending:
-        return cls(work.has_data, work.key, work.share)
+        return cls(work.has_data, work.key, work.share, work.samples)
 
 
 def message_of(fed: Federation, w: Tensor, broadcast: State, state: Tensors, sending: Sending) -> tuple[Tensor, Tensor]:
     """What leaves a client, and whether its update was finite. Whatever the parts do, without data it is zero (and
     noise)."""
     transform = fed.method.transform
-    context = Context(fed.objective, fed.public_samples, fed.denominator, w, sending.key, w.shape[0], broadcast)
+    context = fed.context(w, broadcast, sending.key, sending.samples)
     update = fed.method.local.update(fed.objective.layout, state, w)
     finite = _has_finite_norm(update)
     counts = finite & sending.has_data

@@ -82,6 +82,7 @@ def describe_run(
         draws=DRAWS,
         format=FORMAT,
         selection=selection.to_json(),
+        divided_by=method.divided_by(fed.denominator),
     )
 
 

@@ -68,7 +68,10 @@ def _of_clients(terms: Terms, method: Method) -> Signal:
     multiplier = method.mechanism.noise_multiplier or 0.0
     # Votes do not say how many numbers they are; a unanimous one is compared with the noise on a count.
     width = known.l2 if known.length is None else math.sqrt(known.length)
-    best = expected * known.l2 / (multiplier * known.unit * width)
+    weighting = method.transform.weighting
+    best = (
+        expected * known.l2 / (multiplier * known.unit * width) * (1.0 if weighting is None else weighting.mean_weight)
+    )
     over_rounds = terms.rounds / _summed_noise(method, terms.rounds)
     return Signal(best, best * over_rounds, unrelated=best / math.sqrt(max(expected, 1.0)))
 
