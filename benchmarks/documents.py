@@ -3,6 +3,7 @@
     python benchmarks/documents.py             write the documents from the files that are there
     python benchmarks/documents.py --measure   first make anew what takes minutes: the demo and, where their data are
                                                there, MNIST by its writers and the comparison of methods on it
+    python benchmarks/documents.py --theory    first draw the papers' bounds anew (docs/theory/)
 
 What lies between the markers `<!-- figures: NAME -->` and `<!-- end of figures -->` of a document is replaced. What
 takes longer, or a GPU, has commands of its own: `make benchmark`, benchmarks/gpu.py, methods.py and samples.py.
@@ -22,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import page
+import paper_pages
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-DOCUMENTS = (ROOT / "README.md", DOCS / "methods.md", DOCS / "samples.md", DOCS / "speed.md")
+DOCUMENTS = (ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("methods", "papers", "samples", "speed", "theory")))
 ENGINE = "engine=vectorized"  # named, because auto may take another one on another day, which rounds otherwise
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
 
@@ -153,6 +155,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "gpu-start": gpu_start,
     "startup": startup,
     "memory": memory,
+    "theory-bounds": paper_pages.theory_bounds,
+    "theory-claims": paper_pages.theory_claims,
+    "papers": paper_pages.inventory,
 }
 
 
@@ -193,11 +198,23 @@ def measure() -> None:
         (DOCS / "blur-lus-certificate.txt").write_text(f"{shown}\n")
 
 
+def draw_theory() -> None:
+    """Every bound at the papers' settings."""
+    from cloister.theory import plots
+
+    for name, draw in plots.PICTURES.items():
+        draw(DOCS / "theory" / f"{name}.png", 7)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true")
-    if parser.parse_args().measure:
+    parser.add_argument("--theory", action="store_true")
+    wanted = parser.parse_args()
+    if wanted.measure:
         measure()
+    if wanted.theory:
+        draw_theory()
     for path in DOCUMENTS:
         path.write_text(written(path.read_text()))
     page.picture([read("speed-cpu"), read("speed-gpu")], DOCS / "speed.png")

@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cloister import client, data, mechanisms, methods, models, server, transforms
+    from cloister import client, data, mechanisms, methods, models, server, theory, transforms
     from cloister.core import Cohort, LocalRule, Mechanism, Method, ServerOptimizer, Transform
     from cloister.errors import BudgetExceededError, CloisterError, Corrupted, UnsupportedMechanismError
     from cloister.privacy.budgets import Budget
@@ -65,7 +65,7 @@ _DEFINED_IN = {
     "personalize": "runs.personalization",
     "run": "runs.run",
 }
-_SUBPACKAGES = ("client", "data", "mechanisms", "methods", "models", "server", "transforms")
+_SUBPACKAGES = ("client", "data", "mechanisms", "methods", "models", "server", "theory", "transforms")
 
 __all__ = [
     "Budget",
@@ -101,6 +101,7 @@ __all__ = [
     "poisson",
     "run",
     "server",
+    "theory",
     "trackers",
     "transforms",
 ]

@@ -138,7 +138,7 @@ def test_every_step_has_its_own_samples_in_memory_that_steps_share(together):
     widths = [(3, 7, 0, 5), None]
     seen = [
         (phase, batch.inputs.clone())
-        for phase, batch in local_steps(people, Work((*phases,), key, share, {}), widths, None)
+        for phase, batch in local_steps(people, Work((*phases,), key, share, {}, key), widths, None)
     ]
     expected = [
         (phase, people.inputs[made.samples[..., step, : (widths[phase] or [9] * 3)[step]]])

@@ -99,8 +99,9 @@ SAMPLE = {"lr": 0.3, "batch_size": 4, "noise_multiplier": 1.0}
         lambda lr, **more: cl.methods.fed_spa(**{**SAMPLE, "lr": lr}, local_steps=2, **more),
         lambda lr, **more: cl.methods.dp_fed(**{**SAMPLE, "lr": lr}, local_steps=2, **more),
         lambda lr, **more: cl.methods.adap_dp_fl(**{**SAMPLE, "lr": lr}, clip_norm=1.0, noise_decay=1.0, **more),
+        lambda lr, **more: cl.methods.dp_fl(**{**SAMPLE, "lr": lr}, **more),
     ],
-    ids=["pfl", "fed_spa", "dp_fed", "adap_dp_fl"],
+    ids=["pfl", "fed_spa", "dp_fed", "adap_dp_fl", "dp_fl"],
 )
 def test_private_steps_follow_the_schedule(make):
     found = []

@@ -18,7 +18,7 @@ from cloister.client.population import Population
 from cloister.engine import Vectorized
 from cloister.errors import BudgetExceededError
 from cloister.privacy.budgets import Budget
-from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian
+from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian, ReleasedSizeGaussian
 from cloister.privacy.ledger import Ledger
 from cloister.round import Outcome, cohort_total
 from cloister.round.bind import Federation
@@ -31,7 +31,8 @@ ENGINE = Vectorized(chunk=1000)
 def released(play: Play, fed: Federation, w: Tensor, round: int = 1) -> Tensor:
     """The noisy sum that a round releases: recovered from the model's step, or caught before it is decoded."""
     server = fed.method.server
-    if fed.method.transform.decode is None and (server.name, server.settings) == ("sgd", sgd().settings):
+    plain = fed.method.transform.decode is None and fed.method.average_over == "expected"
+    if plain and (server.name, server.settings) == ("sgd", sgd().settings):
         outcome = play(fed, Ledger.create(None, "audit", {}), ENGINE, round, w, fed.method.init(w))
         return ((outcome.w - w) * fed.denominator).cpu()
     caught = []
@@ -163,7 +164,7 @@ def _audit_cohorts(fed: Federation, event: Event, rounds: int = 400) -> None:
             sampling_rate * (1 - sampling_rate) * (there.numel() - clients) ** 0.5
         )
         assert abs(overlap) < 6, "rounds have cohorts of their own"
-    if isinstance(event, PoissonGaussian):
+    if isinstance(event, (PoissonGaussian, ReleasedSizeGaussian)):
         assert there.sum(1).var() > clients * sampling_rate * (1 - sampling_rate) / 2, (
             "cohorts priced as Poisson have a random size"
         )

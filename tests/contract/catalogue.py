@@ -20,6 +20,8 @@ LOCAL: dict[str, Any] = {"lr": 0.5, "batch_size": 4, "local_steps": 3}
 USUAL: dict[str, Any] = {"clip_norm": CLIP, **LOCAL, "noise_multiplier": 1.3}
 PASSES: dict[str, Any] = {"clip_norm": CLIP, "lr": 0.5, "batch_size": 4, "local_epochs": 1, "noise_multiplier": 1.3}
 FEW: dict[str, Any] = {**USUAL, "local_steps": 2}
+WEIGHTS: dict[str, Any] = {"client_weights": "size", "weight_cap": 5.0, "mean_weight": 0.6}
+PUBLIC: dict[str, Any] = {"client_weights": "size", "public_sizes": True}
 FOLLOWING: dict[str, Any] = {
     "clip_norm": 0.5,
     "lr": 0.1,
@@ -28,6 +30,7 @@ FOLLOWING: dict[str, Any] = {
     "noise_decay": 1.0,
     "noise_multiplier": 1.3,
 }
+STEADY: dict[str, Any] = {name: value for name, value in FOLLOWING.items() if name != "noise_decay"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,9 @@ ALL = ("poisson", "fixed_size", "full", "cyclic")
 ENTRIES: dict[str, Entry] = {
     "fedavg": Entry(cl.methods.fedavg, LOCAL, ALL),
     "fedavg epochs": Entry(cl.methods.fedavg, {"lr": 0.5, "batch_size": 4, "local_epochs": 2, "momentum": 0.5}),
+    "fedavg weights": Entry(cl.methods.fedavg, {**LOCAL, "client_weights": "size"}),
     "dp_fedavg": Entry(cl.methods.dp_fedavg, USUAL, ALL),
+    "dp_fedavg weights": Entry(cl.methods.dp_fedavg, {**USUAL, **WEIGHTS}, ("poisson", "fixed_size")),
     "dp_fedavg epochs": Entry(
         cl.methods.dp_fedavg,
         {"clip_norm": CLIP, "lr": 0.5, "batch_size": 4, "local_epochs": 2, "momentum": 0.9, "noise_multiplier": 0.6},
@@ -67,6 +72,7 @@ ENTRIES: dict[str, Entry] = {
     ),
     "dp_fedavg as_published": Entry(cl.methods.dp_fedavg, {**USUAL, "mode": "as_published"}),
     "blur": Entry(cl.methods.blur, USUAL),
+    "blur as_published": Entry(cl.methods.blur, {**USUAL, "mode": "as_published"}),
     "lus": Entry(cl.methods.lus, USUAL),
     "lus batch": Entry(cl.methods.lus, {**USUAL, "importance": "batch", "ties": "first"}),
     "blur_lus": Entry(cl.methods.blur_lus, {**USUAL, "local_steps": None, "local_epochs": 2}),
@@ -85,13 +91,17 @@ ENTRIES: dict[str, Entry] = {
     "ddgauss central": Entry(cl.methods.ddgauss, {**USUAL, "noise": "central"}, ("poisson", "full")),
     "ae_dpfl": Entry(cl.methods.ae_dpfl, {**LOCAL, "noise_multiplier": 1.3, "student_epochs": 2}),
     "adaptive_clipping": Entry(cl.methods.adaptive_clipping, USUAL),
+    "adaptive_clipping weights": Entry(cl.methods.adaptive_clipping, {**USUAL, **WEIGHTS}),
     "dp_ftrl": Entry(cl.methods.dp_ftrl, USUAL, audited=False),
     "dp_ftrl tree": Entry(cl.methods.dp_ftrl, {**USUAL, "factorization": "tree"}, audited=False),
     "dp_fedprox": Entry(cl.methods.dp_fedprox, USUAL),
     "pfl": Entry(cl.methods.pfl, PASSES, ("full", "cyclic", "fixed_size")),
+    "pfl weights": Entry(cl.methods.pfl, {**PASSES, **PUBLIC}),
     "pfl batch": Entry(
         cl.methods.pfl, {**PASSES, "local_epochs": 2, "local_epoch": "batch", "weight_decay": 0.1, "lr_decay": 0.9}
     ),
+    "pfl rounds": Entry(cl.methods.pfl, {**PASSES, "local_epochs": [1, 3, 2]}, ("full",)),
+    "pfl exact": Entry(cl.methods.pfl, {**PASSES, "poisson_rate": "exact"}, ("full",)),
     "fed_spa": Entry(cl.methods.fed_spa, FEW, ("poisson", "fixed_size")),
     "fed_spa coordinate": Entry(cl.methods.fed_spa, {**FEW, "clipping": "coordinate"}),
     "fed_spa quantile": Entry(cl.methods.fed_spa, {**FEW, "bound": "quantile"}),
@@ -102,7 +112,9 @@ ENTRIES: dict[str, Entry] = {
     "adap_dp_fl": Entry(cl.methods.adap_dp_fl, FOLLOWING),
     "adap_dp_fl as_written": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "as_written"}),
     "adap_dp_fl quantile": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "quantile"}),
+    "adap_dp_fl fixed": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "fixed"}),
     "adap_dp_fl decay": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "noise_decay": 0.5}),
+    "dp_fl": Entry(cl.methods.dp_fl, STEADY),
     "cpsgd": Entry(cl.methods.cpsgd, {"clip_norm": CLIP, "lr": 0.5, "batch_size": 4, "noise_multiplier": 20.0}),
     "cpsgd bits": Entry(
         cl.methods.cpsgd, {"clip_norm": CLIP, "levels": 16, "lr": 0.5, "batch_size": 4, "noise_multiplier": 20.0}
@@ -144,6 +156,9 @@ AUDITED_STEPS: dict[str, Method] = {
     "fed_spa as_published": cl.methods.fed_spa(**_PART, local_steps=3, mode="as_published"),
     "dp_fed": cl.methods.dp_fed(**_OWN_STEPS, local_steps=1),
     "dp_fed median": cl.methods.dp_fed(**_OWN_STEPS, local_steps=1, bound="median"),
+    "dp_fed exact": cl.methods.dp_fed(**_OWN_STEPS, local_steps=1, poisson_rate="exact"),
+    "dp_fl": cl.methods.dp_fl(**{**STEADY, "local_steps": 1}, poisson_rate="exact"),
+    "dp_fed weights": cl.methods.dp_fed(**_OWN_STEPS, **PUBLIC, local_steps=1),
     "adap_dp_fl": cl.methods.adap_dp_fl(**_ADAPTIVE, norm_bound=2.0),
     "adap_dp_fl as_written": cl.methods.adap_dp_fl(**_ADAPTIVE, threshold="as_written"),
     "adap_dp_fl quantile": cl.methods.adap_dp_fl(**_ADAPTIVE, threshold="quantile"),

@@ -351,8 +351,9 @@ def audit_payment(play: Play, fed: Federation, w: Tensor) -> None:
     assert {e.unit for e in poor.entries} == {f"sample of client {c}" for c in rest}, "only who pays is charged"
     assert (outcome.cohort_size, outcome.dropped) == (len(rest), 1), "who was refused is not counted"
     others = [upload(play, fed, w, client, 1, fed.method.init(w))[0] for client in rest]
-    same = torch.allclose(outcome.w - w, sum(others) / len(rest), rtol=1e-9, atol=1e-12)
-    assert same, "the mean is over those who took part"
+    weights = [SIZES[client] if fed.method.transform.name == "size_weights" else 1 for client in rest]
+    mean = sum(n * one for n, one in zip(weights, others, strict=True)) / sum(weights)
+    assert torch.allclose(outcome.w - w, mean, rtol=1e-9, atol=1e-12), "the mean is over those who took part"
 
 
 def audit_price(play: Play, fed: Federation, w: Tensor) -> None:
@@ -365,7 +366,9 @@ def audit_price(play: Play, fed: Federation, w: Tensor) -> None:
         if isinstance(paid.event, FixedSizeGaussian):
             assert (paid.event.size, paid.event.population) == (min(batch, size), size), "the batch's own size"
         else:
-            assert paid.event.sampling_rate == 1 / math.ceil(size / batch), "the rate of a pass"
+            exact = fed.method.local.settings.get("poisson_rate") == "exact"
+            rate = min(1.0, batch / size) if exact else 1 / math.ceil(size / batch)
+            assert paid.event.sampling_rate == rate, "the rate at which samples join"
         settings = fed.method.local.settings
         passes = settings["local_epochs"]
         steps = settings["local_steps"] if passes is None else passes * math.ceil(size / batch)

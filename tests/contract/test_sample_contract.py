@@ -21,7 +21,7 @@ from cloister.privacy.unit import ProtectedUnit
 from cloister.round import Outcome, cohort_total, run_round
 from cloister.round.bind import Federation
 from conftest import ENGINES, federation, flat_state, toy_task
-from contract.catalogue import AUDITED_STEPS, SAMPLES, fed_of
+from contract.catalogue import AUDITED_STEPS, FOLLOWING, SAMPLES, STEADY, fed_of
 from contract.sample_audit import AUDITS, NOISES, SIZES, alone, audited, silent, upload, with_inputs
 
 IN_STEPS = {name: make for name, make in SAMPLES.items() if make().mechanism.place == "local"}
@@ -43,6 +43,13 @@ def test_every_method_with_noise_in_its_steps_is_audited():
 @pytest.mark.parametrize("name", AUDITED_STEPS)
 def test_the_round_keeps_its_promise(name, audit):
     audit(run_round, *audited(AUDITED_STEPS[name]))
+
+
+def test_a_fixed_threshold_is_the_rule_of_dp_fl_and_asks_nothing():
+    made = cl.methods.adap_dp_fl(**{**FOLLOWING, "local_steps": 1}, threshold="fixed")
+    assert made.local.settings == cl.methods.dp_fl(**{**STEADY, "local_steps": 1}).local.settings
+    for audit in ("price", "sensitivity"):
+        AUDITS[audit](run_round, *audited(made))
 
 
 def test_noise_keeps_its_scale_in_float32():
@@ -237,7 +244,9 @@ def test_noise_in_steps_is_for_private_steps_over_secret_batches(spoil):
         lambda: cl.methods.pfl(mode="as_published", batch_sampling="fixed_size"),
         lambda: cl.methods.pfl(clip_norm=0.0),
         lambda: cl.methods.fed_spa(local_steps=1, clipping="tensor"),
-        lambda: cl.methods.fed_spa(local_steps=1, bound="median"),
+        lambda: cl.methods.fed_spa(local_steps=1, bound="mean"),
+        lambda: cl.methods.fed_spa(local_steps=1, bound="median", mode="as_published"),
+        lambda: cl.methods.dp_fed(local_steps=1, bound="quantile"),
         lambda: cl.methods.fed_spa(local_steps=1, bound="quantile", clipping="coordinate"),
         lambda: cl.methods.fed_spa(local_steps=1, keep_fraction=0.0),
         lambda: cl.methods.fed_spa(local_steps=1, mode="as_published", batch_sampling="poisson"),
@@ -251,6 +260,27 @@ def test_noise_in_steps_is_for_private_steps_over_secret_batches(spoil):
         lambda: cl.methods.adap_dp_fl(clip_norm=1.0, query_noise=0.0),
         lambda: cl.methods.adap_dp_fl(clip_norm=1.0, threshold="quantile", quantile=1.0),
         lambda: cl.methods.adap_dp_fl(clip_norm=1.0, alpha_clip=-1.0),
+        lambda: cl.methods.adap_dp_fl(threshold="fixed"),
+        *(
+            lambda key=key, value=value: cl.methods.adap_dp_fl(clip_norm=1.0, threshold="fixed", **{key: value})
+            for key, value in {
+                "norm_bound": 2.0,
+                "alpha_clip": 0.5,
+                "floor": 0.1,
+                "quantile": 0.6,
+                "clip_lr": 0.1,
+                "query_noise": 1.0,
+            }.items()
+        ),
+        lambda: cl.methods.dp_fl(clip_norm=0.0),
+        lambda: cl.methods.dp_fl(local_steps=0),
+        lambda: cl.methods.dp_fl(poisson_rate="fast"),
+        lambda: cl.methods.dp_fl(poisson_rate="exact", batch_sampling="fixed_size"),
+        lambda: cl.methods.fed_spa(local_steps=1, mode="as_published", poisson_rate="exact"),
+        lambda: cl.methods.pfl(local_epochs=[]),
+        lambda: cl.methods.pfl(local_epochs=[1, 0]),
+        lambda: cl.methods.pfl(local_epochs=[1, 2.0]),
+        lambda: cl.methods.pfl(local_epochs="12"),
         lambda: federation(cl.methods.adap_dp_fl(clip_norm=1.0, noise_multiplier=1.0)),
         lambda: federation(cl.methods.adap_dp_fl(noise_decay=1.0, noise_multiplier=1.0)),
     ],

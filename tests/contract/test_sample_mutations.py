@@ -42,7 +42,8 @@ def steps_of(fed: Federation, size: int) -> tuple[int, float]:
     about = fed.method.local.settings
     pieces = math.ceil(size / about["batch_size"])
     steps = about["local_steps"] if about["local_epochs"] is None else about["local_epochs"] * pieces
-    return steps, min(about["batch_size"], size) if about["batch_sampling"] == "fixed_size" else size / pieces
+    full = about["batch_sampling"] == "fixed_size" or about.get("poisson_rate") == "exact"
+    return steps, min(about["batch_size"], size) if full else size / pieces
 
 
 def charge(fed: Federation, client: int, bug: str) -> Charge:
@@ -54,7 +55,9 @@ def charge(fed: Federation, client: int, bug: str) -> Charge:
         steps = 1
     if about["batch_sampling"] == "fixed_size" and bug != "fixed batches priced as Poisson":
         return Charge(FixedSizeGaussian(worth, int(own_batch), size), steps)
-    return Charge(PoissonGaussian(worth, 1 / math.ceil(size / about["batch_size"])), steps)
+    of_a_pass = 1 / math.ceil(size / about["batch_size"])
+    exact = about.get("poisson_rate") == "exact" and bug != "the rate of a pass is priced"
+    return Charge(PoissonGaussian(worth, min(1.0, about["batch_size"] / size) if exact else of_a_pass), steps)
 
 
 def asks(fed: Federation) -> float:
@@ -96,6 +99,8 @@ def batches_of(fed: Federation, round: int, client: int, bug: str) -> list[Tenso
         batches = [
             _coins(min(1.0, batching.batch_size / size), size, round, client, step) for step in range(len(batches))
         ]
+    if bug == "batches of a pass":
+        batches = [_coins(1 / math.ceil(size / batching.batch_size), size, round, client, step) for step in range(1)]
     if bug == "the last sample never":
         batches = [own_batch[own_batch < size - 1] for own_batch in batches]
     if bug == "the same batches in every pass":
@@ -168,6 +173,8 @@ def trained(fed: Federation, round: int, client: int, start: Tensor, state: dict
         total = clipped(g, used, limit, bug)
         shaken = spoilt_noise(used * drawn[:d] * part, total, own_batch, len(rows), bug)
         divisor = max(len(rows), 1) if bug == "divided by the batch's actual size" else own_batch
+        if bug == "divided by the batch of a pass":
+            divisor = size / math.ceil(size / about["batch_size"])
         gradient = (total + shaken) / divisor * (d / int(part.sum()))
         if optimizer["name"] == "adam":
             state["steps"] = state["steps"] + 1
@@ -197,8 +204,17 @@ def spoilt_noise(noise: Tensor, total: Tensor, own_batch: float, there: int, bug
         "noise divided by the root of the batch": 1 / math.sqrt(own_batch),
         "noise of the average instead of the sum": 1 / own_batch,
         "noise for half the clip": 0.5,
+        "noise for half the clip, by Adam": 0.5,
     }
     return noise * factors.get(bug, 1.0)
+
+
+def weight(fed: Federation, round: int, client: int, bug: str) -> int:
+    if fed.method.transform.name != "size_weights" or bug == "weights that are forgotten":
+        return 1
+    if bug == "weights by who was in the batches":  # which are secret
+        return sum(map(len, drawn_batches(fed, round, client)))
+    return int(fed.population.counts[client])
 
 
 def broken_round(bug: str):
@@ -224,8 +240,9 @@ def broken_round(bug: str):
         if bug == "charged after computing":
             refused = pay()
         models = {c: model for c, model in models.items() if sample_account(c) not in refused}
-        count = len(members) if bug == "who was refused counts" else len(models)
-        mean = sum((model - w for model in models.values()), torch.zeros_like(w)) / max(count, 1)
+        weights = {c: weight(fed, round, c, bug) for c in (members if bug == "who was refused counts" else models)}
+        count = sum(weights.values())
+        mean = sum((weights[c] * (model - w) for c, model in models.items()), torch.zeros_like(w)) / max(count, 1)
         w, server = fed.method.server.update(w, mean, state.server, fed.context(w, {}))
         state = replace(state, server=server, clients=kept)
         return Outcome(w, state, len(models), 0, len(members) - len(models))
@@ -240,6 +257,9 @@ BUGS = {
     "shuffled batches priced as Poisson": ("pfl", "batches", "steps have batches of their own"),
     "the same batch for every step": ("pfl batch", "batches", "steps have batches of their own"),
     "batches of batch over size": ("dp_fed", "batches", "times the rate"),
+    "batches of a pass": ("dp_fed exact", "batches", "times the rate"),
+    "the rate of a pass is priced": ("dp_fed exact", "price", "the rate at which samples join"),
+    "divided by the batch of a pass": ("dp_fed exact", "sensitivity", "a sample moves"),
     "the last sample never": ("dp_fed", "batches", "times the rate|every sample joins as often"),
     "the same batches in every pass": ("pfl passes", "batches", "steps have batches of their own"),
     "a sample joins at twice the rate": ("dp_fed", "batches", "times the rate"),
@@ -265,12 +285,15 @@ BUGS = {
     "one step of several is paid for": ("pfl", "noise", SCALE),
     "the same noise for every client": ("dp_fed", "noise", "noise of their own"),
     "the same noise in every round": ("dp_fed", "noise", "noise of their own"),
+    "noise for half the clip, by Adam": ("dp_fl", "noise", SCALE),
     "a query that nobody pays": ("adap_dp_fl as_written", "price", "all queries"),
     "a query without noise": ("adap_dp_fl quantile", "price", "the query has its noise"),
     "a fresh ledger in every round": ("dp_fed", "payment", "who computes has paid"),
     "charged after computing": ("dp_fed", "payment", "who computes has paid"),
     "refused clients compute as well": ("dp_fed", "payment", "a refused client computes nothing"),
     "who was refused counts": ("dp_fed", "payment", "the mean is over those who took part"),
+    "weights that are forgotten": ("dp_fed weights", "payment", "the mean is over those who took part"),
+    "weights by who was in the batches": ("dp_fed weights", "payment", "the mean is over those who took part"),
 }
 
 

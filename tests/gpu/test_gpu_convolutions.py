@@ -147,7 +147,7 @@ def test_pooling_is_torchs(size, dtype):
         return (F.max_pool2d(x, 2) * weights).sum()
 
     expected = torch.func.vmap(torch.func.grad_and_value(loss))(x)
-    with PerClient("exact", pooling=True):
+    with PerClient("exact"):
         found = torch.func.vmap(torch.func.grad_and_value(loss))(x)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, equal_nan=True)
@@ -182,3 +182,56 @@ def test_exact_is_exact_although_torch_would_round_convolutions():
         assert (torch.conv2d(x, w) - truth).norm() < 1e-5 * truth.norm()
     with multiplying("tf32", x.device):
         assert not REAL or (torch.conv2d(x, w) - truth).norm() > 1e-4 * truth.norm()
+
+
+@NO_STAND_IN
+def test_a_step_is_warmed_up_without_a_kernel_and_tiles_are_tried_with_them(tmp_path, monkeypatch):
+    """Gradients too, which torch computes in a thread of its own; and a trial that launches nothing would time it."""
+    from cloister.engine.cuda import launches
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tiles, "CHOSEN", {})
+    x, w = torch.randn(3, 4, 5, 8, 8, device=DEVICE), torch.randn(3, 6, 5, 3, 3, device=DEVICE)
+    launched: list[str] = []
+    plain = launches.Launch.__call__
+    monkeypatch.setattr(
+        launches.Launch, "__call__", lambda self: (launched.append(self.kernel.__name__), plain(self))[1]
+    )
+
+    def gradient(w, x):
+        loss = torch.func.grad(lambda w, x: (F.conv2d(x, w) ** 2).sum(), argnums=(0, 1))
+        with PerClient("tf32"):
+            return torch.func.vmap(loss)(w, x)
+
+    noted: list[list[str]] = []
+
+    def compute():
+        gradient(w, x)
+        noted.append(list(launched))
+        tiles.tune(trace(lambda w, x: gradient(w, x), (w, x)))
+        noted.append(list(launched))
+
+    launches.warm_up(compute)
+    assert noted[0] == []
+    assert {"_convolve", "_weight_gradient"} <= set(noted[1])
+    assert {"_convolve", "_weight_gradient"} <= set(launched[len(noted[1]) :])
+
+
+@NO_STAND_IN
+@pytest.mark.parametrize("turned", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("shape", [(2, 10, 12544, 128), (3, 16, 64, 64), (1, 3, 1000, 5), (2, 10, 128, 3000)], ids=str)
+def test_thin_products_are_float32(shape, turned):
+    """No further from the truth than what the library calls float32."""
+    from cloister.engine.cuda import product_kernels  # noqa: F401  (defines the operation)
+
+    clients, rows, deep, wide = shape
+    torch.manual_seed(0)
+    thin = torch.randn(clients, rows, deep, device=DEVICE)
+    large = torch.randn(clients, wide, deep, device=DEVICE).transpose(1, 2)
+    large = large if turned else large.contiguous()
+    truth = thin.double() @ large.double()
+    found = torch.ops.cloister.multiply(thin, large)
+    assert found.shape == truth.shape
+    with multiplying("exact", thin.device):
+        usual = (torch.bmm(thin, large) - truth).norm()
+    assert (found - truth).norm() <= max(2 * usual, 3e-7 * truth.norm())

@@ -1,4 +1,4 @@
-"""PFL, Fed-SPA, DP-Fed and Adap DP-FL once more, from their papers: sample by sample, in plain loops.
+"""PFL, Fed-SPA, DP-Fed, DP-FL and Adap DP-FL once more, from their papers: sample by sample, in plain loops.
 
 As in `references.py`, nothing of the library computes anything here. Taken from it are facts that are its to choose:
 who is in a batch, which coordinates are active, and standard normal draws (their scale is the reference's own).
@@ -105,15 +105,19 @@ def members_of(fed: Federation, round: int) -> list[int]:
 # ---- PFL and DP-Fed ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("epochs", [2, [1, 3, 2]], ids=str)
 @pytest.mark.parametrize("epoch", ["pass", "batch"])
-def test_pfl_is_dp_sgd_with_momentum_and_a_mean(epoch):
+def test_pfl_is_dp_sgd_with_momentum_and_a_mean(epoch, epochs):
+    """With E epochs in every round, or E_1, E_2, E_3 as in Algorithm 1's input."""
     lr, bound, momentum, decay, slower = 0.3, 0.4, 0.5, 0.01, 0.9
-    made = cl.methods.pfl(bound, lr, BATCH, 2, epoch, momentum, weight_decay=decay, lr_decay=slower, noise_multiplier=Z)
+    more = {"weight_decay": decay, "lr_decay": slower, "noise_multiplier": Z}
+    made = cl.methods.pfl(bound, lr, BATCH, epochs, epoch, momentum, **more)
     fed, w, _ = federated(made, cl.cyclic(5))
 
     def update(round: int, client: int, start: Tensor) -> Tensor:
         w, velocity = start, torch.zeros_like(start)
-        steps = 2 * pieces(client) if epoch == "pass" else 2
+        local = 2 if epochs == 2 else {1: 1, 2: 3, 3: 2}[round]
+        steps = local * pieces(client) if epoch == "pass" else local
         batch_sampling, noise = batches_of(fed, round, client), normals(fed, round, client)
         assert len(batch_sampling) == steps
         for s in range(steps):
@@ -130,15 +134,21 @@ def test_pfl_is_dp_sgd_with_momentum_and_a_mean(epoch):
     check(fed, w, models[1:])
 
 
-@pytest.mark.parametrize("batch_sampling", ["poisson", "fixed_size"])
-def test_dp_fed_is_dp_sgd_and_a_mean(batch_sampling):
+@pytest.mark.parametrize(
+    ("batch_sampling", "rate"), [("poisson", "pass"), ("poisson", "exact"), ("fixed_size", "pass")]
+)
+def test_dp_fed_is_dp_sgd_and_a_mean(batch_sampling, rate):
+    """Divided by the expected batch: n / ceil(n / L), or L (or n, if there are fewer)."""
     bound, lr = 0.4, 0.5
-    made = cl.methods.dp_fed(bound, lr, BATCH, local_steps=3, batch_sampling=batch_sampling, noise_multiplier=Z)
+    made = cl.methods.dp_fed(
+        bound, lr, BATCH, local_steps=3, batch_sampling=batch_sampling, poisson_rate=rate, noise_multiplier=Z
+    )
     fed, w, _ = federated(made, cl.fixed_size(6))
 
     def update(round: int, client: int, start: Tensor) -> Tensor:
         w, noise = start, normals(fed, round, client)
-        size = min(BATCH, SIZES[client]) if batch_sampling == "fixed_size" else expected_batch(client)
+        full = batch_sampling == "fixed_size" or rate == "exact"
+        size = min(BATCH, SIZES[client]) if full else expected_batch(client)
         for s, expected_size in enumerate(batches_of(fed, round, client)):
             assert batch_sampling == "poisson" or len(set(expected_size)) == size
             total = sum((clip_norm(g, bound) for g in gradients(fed, client, w, expected_size)), Z * bound * noise[s])
@@ -240,8 +250,11 @@ class Adaptive:
         total = sum((clip_norm(g, old) for g in found), torch.zeros_like(self.w))
         self.w.grad = (total + sigma * old * noise[:D]) / self.size
         self.adam.step()
-        extra = sigma * float(noise[D])
-        if self.kind == "as_written":
+        assert len(noise) == D + (self.kind != "fixed"), "a fixed threshold asks nothing"
+        extra = sigma * float(noise[-1])
+        if self.kind == "fixed":
+            pass
+        elif self.kind == "as_written":
             self.threshold = max(abs(0.9 * (sum(min(n, old) for n in norms) + old * extra) / self.size), 0.01)
         elif self.kind == "repaired":
             broadcast = 0.9 * (sum(min(n, 2.0) for n in norms) + 3.0 * 2.0 * extra) / self.size
@@ -268,18 +281,20 @@ def falls(losses: list[float]) -> bool:
     return len(known) > 3 and known[-4] > known[-3] > known[-2] > known[-1]
 
 
-@pytest.mark.parametrize("kind", ["repaired", "as_written", "quantile"])
+QUERY = {"norm_bound": 2.0, "alpha_clip": 0.9, "quantile": 0.4, "clip_lr": 0.3, "query_noise": 3.0}
+
+
+@pytest.mark.parametrize("kind", ["repaired", "as_written", "quantile", "fixed"])
 def test_adap_dp_fl_follows_norms_and_losses(kind):
-    """Poor clients drop out before they compute, and the mean is over the others. Noise falls with the loss."""
+    """Poor clients drop out before they compute, and the mean is over the others. Noise falls with the loss.
+
+    A fixed threshold pays for no query: the budgets below are to the bit those of the gradients alone.
+    """
     sigma, decay, rounds = 0.3, 0.5, 6
     made = cl.methods.adap_dp_fl(
         0.7,
         kind,
-        norm_bound=2.0,
-        alpha_clip=0.9,
-        quantile=0.4,
-        clip_lr=0.3,
-        query_noise=3.0,
+        **({} if kind == "fixed" else QUERY),
         noise_decay=decay,
         lr=0.05,
         batch_size=BATCH,
@@ -306,7 +321,7 @@ def test_adap_dp_fl_follows_norms_and_losses(kind):
         sigma *= decay if falls(losses) else 1.0
     assert sigmas[4] == 0.3
     assert sigmas[5] == 0.15, "the first decay comes after J(w_5)"
-    query = {"as_written": 1.0}.get(kind, 3.0)
+    query = {"as_written": 1.0, "fixed": math.inf}.get(kind, 3.0)
     check(fed, w, models[1:], {f"sample of client {c}": enough_for(sigmas[: gone[c] - 1], query, c) for c in gone})
 
 
@@ -320,6 +335,44 @@ def enough_for(sigmas: list[float], query: float, client: int) -> Budget:
         worth = sigma / math.sqrt(1 + 1 / query**2)
         total += 2 * math.log1p(q**2 * math.expm1(worth**-2))
     return Budget(total + math.log(0.5) - math.log(1e-5 * 2) + 1e-6, 1e-5, order=2)
+
+
+ETA = 0.05
+SCHEDULES = {
+    "constant": ({}, lambda t: ETA),
+    "cosine": (
+        {"lr_schedule": "cosine", "lr_final": 0.1, "lr_rounds": 5, "lr_warmup": 1},
+        lambda t: ETA / 2 if t == 1 else ETA * (0.1 + 0.9 * (1 + math.cos(math.pi * (t - 2) / 4)) / 2),
+    ),
+    "step": ({"lr_schedule": "step", "lr_final": 0.5, "lr_rounds": 2}, lambda t: ETA * 0.5 ** ((t - 1) // 2)),
+}
+BASELINES = {
+    "dp_fl": lambda **more: cl.methods.dp_fl(0.7, ETA, BATCH, **more),
+    "repaired": lambda **more: cl.methods.adap_dp_fl(0.7, **QUERY, lr=ETA, batch_size=BATCH, noise_decay=1.0, **more),
+}
+
+
+@pytest.mark.parametrize(("name", "schedule"), [("dp_fl", "constant"), ("dp_fl", "cosine"), ("repaired", "step")])
+def test_adam_at_the_learning_rate_of_the_round(name, schedule):
+    """DP-FL and Adap DP-FL at eta_t, with torch's Adam, whose moments and count of steps each client keeps."""
+    keys, eta = SCHEDULES[schedule]
+    fed, w, _ = federated(BASELINES[name](local_steps=2, noise_multiplier=Z, **keys))
+    kind = "fixed" if name == "dp_fl" else name
+    people = {c: Adaptive(kind, expected_batch(c), 0.7) for c in CLIENTS if SIZES[c]}
+
+    def update(round: int, client: int, start: Tensor) -> Tensor:
+        me = people[client]
+        me.w.data.copy_(start)
+        me.adam.param_groups[0]["lr"] = eta(round)
+        for members, noise in zip(batches_of(fed, round, client), normals(fed, round, client), strict=True):
+            me.step(gradients(fed, client, me.w.detach().clone(), members), noise, Z)
+        return me.w.detach() - start
+
+    models = [w]
+    for round in (1, 2, 3, 4, 5):
+        models.append(models[-1] + mean_of(update, round, models[-1], list(CLIENTS)))
+    check(fed, w, models[1:])
+    assert fed.public_samples is None
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from cloister.client.losses import cross_entropy
@@ -31,6 +32,10 @@ COUNTS = [
     ("scatter_linear", (243, 8, 8), 10, 155_530),
     ("scatter_cnn", (81, 7, 7), 10, 33_066),
     ("scatter_cnn", (243, 8, 8), 10, 187_210),
+    ("pfl_scatter_linear", (81, 7, 7), 10, 47_638),
+    ("pfl_scatter_linear", (243, 8, 8), 10, 186_634),
+    ("pfl_scatter_cnn", (81, 7, 7), 10, 20_940),
+    ("pfl_scatter_cnn", (243, 8, 8), 10, 180_016),
     ("pfl_benchmark_cnn", (3, 32, 32), 10, 1_626_442),
     ("char_lstm", (80,), 80, 81_616),
     ("char_transformer", (80,), 80, 2 * 80 * 64 + 2 * (4 * 64 + 4 * 65 * 64 + 65 * 256 + 257 * 64) + 2 * 64 + 65 * 80),
@@ -66,7 +71,7 @@ def shape_of(name: str) -> tuple[tuple[int, ...], int]:
 
 def test_every_model_has_a_count():
     assert {name for name, *_ in COUNTS} == set(CATALOGUE)
-    assert set(LEAST) == set(CNNS) - {"scatter_cnn"}
+    assert set(LEAST) == set(CNNS) - {"scatter_cnn", "pfl_scatter_cnn"}
 
 
 @pytest.mark.parametrize(("name", "shape", "classes", "count"), COUNTS, ids=ids)
@@ -161,7 +166,7 @@ def test_the_papers_activations_are_the_defaults():
     for name in CNNS:
         shape, classes = shape_of(name)
         kinds[name] = {type(m) for m in CATALOGUE[name](shape, classes).modules()} & {nn.ReLU, nn.Tanh, TemperedSigmoid}
-    tanh = {"papernot_mnist_cnn", "papernot_cifar_cnn", "scatter_cnn"}
+    tanh = {"papernot_mnist_cnn", "papernot_cifar_cnn", "scatter_cnn", "pfl_scatter_cnn"}
     assert kinds == {name: {nn.Tanh} if name in tanh else {nn.ReLU} for name in CNNS}
 
 
@@ -186,7 +191,7 @@ def test_the_smallest_image_works_and_one_pixel_less_is_refused(name):
             CATALOGUE[name](wrong, 5)
 
 
-@pytest.mark.parametrize("name", ["scatter_linear", "scatter_cnn"])
+@pytest.mark.parametrize("name", ["scatter_linear", "scatter_cnn", "pfl_scatter_linear", "pfl_scatter_cnn"])
 def test_scatter_models_take_scattering_features_alone(name):
     for wrong in ((1, 28, 28), (80, 7, 7), (3969,), (81, 7), (243, 1, 8)):
         with pytest.raises(CloisterError, match=r"such as \(81, 7, 7\) or \(243, 8, 8\)"):
@@ -194,3 +199,65 @@ def test_scatter_models_take_scattering_features_alone(name):
     model = CATALOGUE[name]((81, 7, 7), 10)
     x = torch.rand(2, 81, 7, 7)
     torch.testing.assert_close(model(255 * x), model(x), rtol=1e-2, atol=1e-2)
+
+
+def groups(x: torch.Tensor) -> torch.Tensor:
+    """27 groups of neighboring channels, each of mean 0 and variance 1 in a sample: by hand."""
+    parts = x.reshape(len(x), 27, -1)
+    mean = parts.mean(2, keepdim=True)
+    variance = (parts - mean).square().mean(2, keepdim=True)
+    return ((parts - mean) / (variance + 1e-5).sqrt()).reshape(x.shape)
+
+
+def drawn(model: nn.Module) -> list[torch.Tensor]:
+    """Parameters that are all of their own, scales and shifts among them."""
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, 0.3, 0.2)
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("shape", [(81, 7, 7), (243, 8, 8)], ids=str)
+def test_the_authors_scatter_models_compute_what_they_say(shape):
+    """By functions of torch alone, with features of pixels from 0 to 255, as in the authors' code."""
+    x = 255 * torch.rand(3, *shape, dtype=torch.float64)
+    linear = CATALOGUE["pfl_scatter_linear"](shape, 10).double()
+    scale, shift, weight, bias = drawn(linear)
+    torch.testing.assert_close(linear(x), (groups(x).flatten(1) * scale + shift) @ weight.T + bias)
+
+    net, tanh = CATALOGUE["pfl_scatter_cnn"](shape, 10).double(), torch.tanh
+    scale, shift, *layers = drawn(net)
+    h = groups(x) * scale[:, None, None] + shift[:, None, None]
+    if shape[0] == 81:
+        h = F.max_pool2d(tanh(F.conv2d(h, *layers[:2], stride=2, padding=1)), 2, 1)
+        h = F.max_pool2d(tanh(F.conv2d(h, *layers[2:4], padding=1)), 2, 1).flatten(1)
+        h = F.linear(tanh(F.linear(h, *layers[4:6])), *layers[6:])
+        assert layers[4].shape == (32, 128)
+    else:
+        h = F.max_pool2d(tanh(F.conv2d(h, *layers[:2], padding=1)), 2)
+        h = F.linear(F.max_pool2d(tanh(F.conv2d(h, *layers[2:4], padding=1)), 2).flatten(1), *layers[4:])
+        assert layers[4].shape == (10, 256)
+    torch.testing.assert_close(net(x), h)
+
+
+def test_the_linear_model_as_printed_normalizes_nothing():
+    x = torch.rand(3, 81, 7, 7, dtype=torch.float64)
+    printed = CATALOGUE["scatter_linear"]((81, 7, 7), 10, normalization="none").double()
+    weight, bias = drawn(printed)
+    assert weight.numel() + bias.numel() == 39_700
+    torch.testing.assert_close(printed(x), x.flatten(1) @ weight.T + bias)
+    usual = CATALOGUE["scatter_linear"]((81, 7, 7), 10).double()
+    usual.load_state_dict({"2.weight": weight, "2.bias": bias})
+    torch.testing.assert_close(usual(x), groups(x).flatten(1) @ weight.T + bias)
+    assert not torch.allclose(usual(x), printed(x))
+    with pytest.raises(CloisterError, match="normalization to be one of groups, none, found 'batch'"):
+        CATALOGUE["scatter_linear"]((81, 7, 7), 10, normalization="batch")
+    with pytest.raises(CloisterError, match=r"such as \(81, 7, 7\)"):
+        CATALOGUE["scatter_linear"]((1, 28, 28), 10, normalization="none")
+
+
+@pytest.mark.parametrize(("channels", "least"), [(81, 5), (243, 4)])
+def test_the_authors_convolutions_say_which_features_are_too_small(channels, least):
+    net = CATALOGUE["pfl_scatter_cnn"]
+    assert net((channels, least, least), 3)(torch.rand(2, channels, least, least)).shape == (2, 3)
+    with pytest.raises(CloisterError, match="scattering features"):
+        net((channels, least - 1, least), 3)

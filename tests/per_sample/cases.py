@@ -105,6 +105,8 @@ BOOKS = {
     "tempered": (lambda: CATALOGUE["cnn"](PICTURE, 3, width=3, activation="tempered"), PICTURE),
     "papernot": (lambda: CATALOGUE["papernot_mnist_cnn"]((1, 16, 16), 3), (1, 16, 16)),
     "scatter_linear": (lambda: CATALOGUE["scatter_linear"]((81, 2, 2), 3), (81, 2, 2)),
+    "pfl_scatter_linear": (lambda: CATALOGUE["pfl_scatter_linear"]((81, 2, 2), 3), (81, 2, 2)),
+    "pfl_scatter_cnn": (lambda: CATALOGUE["pfl_scatter_cnn"]((81, 5, 5), 3), (81, 5, 5)),
     "scatter_cnn": (lambda: CATALOGUE["scatter_cnn"]((81, 4, 4), 3), (81, 4, 4)),
     "group_norm": (
         lambda: warmed(convolutions(nn.Conv2d(2, 4, 3, bias=False), nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 1)), PICTURE),

@@ -19,6 +19,7 @@ from cloister.privacy.events import (
     NonPrivate,
     NoOp,
     PoissonGaussian,
+    ReleasedSizeGaussian,
     Unsupported,
     from_json,
 )
@@ -29,6 +30,7 @@ ONE_OF_EACH = [
     Gaussian(1.0),
     PoissonGaussian(1.0, 0.1),
     FixedSizeGaussian(1.0, 5, 50),
+    ReleasedSizeGaussian(1.0, 0.1, 50),
     DiscreteGaussianSum(8.0, 64, 30.0, 4096, 0.1),
     BinomialSum(17, 7114, 1.0, 1.0, 21840, 1 / 60, 1e-6),
     NoOp(),

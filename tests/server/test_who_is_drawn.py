@@ -8,6 +8,7 @@ that are skewed), and a test asks at most 300 of the former and 7 of the latter:
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -101,6 +102,25 @@ def test_every_sample_is_in_a_batch_as_often_as_is_priced(size, batch, kind, str
     one = batching.steps_for(size) // 3
     expect_drawn_as(batching.event(1.0, size), there, sorted({1, 2, 3, one, 2 * one, 3 * one, 6 * one}))
     assert batching.expected(size) == pytest.approx(rate_of(batching.event(1.0, size)) * size)
+
+
+@pytest.mark.parametrize("streams", SOURCES)
+@pytest.mark.parametrize(("size", "batch"), [(126, 78), (129, 64), (65, 64), (5, 4), (3, 2), (64, 64), (1, 64)])
+def test_the_exact_rate_is_drawn_as_it_is_priced_and_no_other_is(size, batch, streams):
+    """q = L / |D|: with 126 samples in batches of 78 it is 0.62, where a pass of two steps has 0.5."""
+    exact = Batching(batch, local_epochs=50, batch_sampling="poisson", poisson_rate="exact")
+    of_a_pass = replace(exact, poisson_rate="pass")
+    priced = exact.event(1.0, size)
+    assert priced == PoissonGaussian(1.0, min(1.0, batch / size))
+    assert exact.expected(size) == pytest.approx(min(batch, size), rel=1e-12)
+    assert exact.steps_for(size) == of_a_pass.steps_for(size) == 50 * math.ceil(size / batch)
+    there = lots_drawn(streams, exact, size, draws=1500)
+    expect_drawn_as(priced, there, [1, 2, 3])
+    if size > batch:
+        with pytest.raises(AssertionError, match="of the time, not"):
+            expect_drawn_as(of_a_pass.event(1.0, size), there, [1])
+        with pytest.raises(AssertionError, match="of the time, not"):
+            expect_drawn_as(priced, lots_drawn(streams, of_a_pass, size, draws=1500), [1])
 
 
 @pytest.mark.parametrize("kind", ["poisson", "fixed_size"])

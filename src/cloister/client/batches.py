@@ -65,8 +65,8 @@ def shapes_of(sizes: Tensor, rule: LocalRule, up: Callable[[int], int] = exactly
 
 def shape_of(sizes: Tensor, batching: Batching, up: Callable[[int], int] = exactly) -> Shape:
     """The shape of one phase."""
-    if batching.batch_sampling:  # batches are as wide as they turn out
-        own = [batching.steps_for(size) for size in sizes.tolist()]
+    if batching.batch_sampling:  # batches are as wide as they turn out, and who is ragged in a round is so in all
+        own = [batching.most_steps(size, max(len(batching.by_round), 1), 1) for size in sizes.tolist()]
         return Shape(batching.batch_size, 1, max(own), min(own) < max(own))
     largest = max(int(sizes.max()), 1)
     pieces = up(-(-largest // batching.batch_size))
@@ -115,6 +115,7 @@ class Work(NamedTuple):
     key: Tensor  # [k]: for what is random in a transform
     share: Tensor  # [k, m] when noise is distributed, otherwise [k, 0]
     start: Tensors  # [k, ...]: what each client starts with of its own
+    samples: Tensor  # [k]: how many samples each client has
 
     @property
     def has_data(self) -> Tensor:
@@ -161,7 +162,7 @@ def work_of(
             samples, mask = shuffled(population, phase.batching, shape, clients, shuffle)
             phases.append(Batches(samples, mask, mask.sum(2).clamp(min=1), keys, mask.any(2)))
     start = torch.func.vmap(partial(rule.own, chunk.w))(own) if rule.own else {}
-    return Work(tuple(phases), own, chunk.shares, {**start, **chunk.client_state})
+    return Work(tuple(phases), own, chunk.shares, {**start, **chunk.client_state}, population.sizes[clients])
 
 
 def _drawn(population: Population, drawn_batches: DrawnBatches, chunk: Chunk) -> Batches:

@@ -11,16 +11,28 @@ noise. What follows from g (momentum, Adam, the update, the server's mean) is co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from cloister.client.thresholds import Threshold
 from cloister.client.training import Optimizer, expect_batches
-from cloister.core import Batch, Batching, BatchSampling, Layout, LocalRule, Objective, Phase, PrivateSteps, Tensors
+from cloister.core import (
+    Batch,
+    Batching,
+    BatchSampling,
+    Layout,
+    LocalRule,
+    Objective,
+    Phase,
+    PoissonRate,
+    PrivateSteps,
+    Settings,
+    Tensors,
+)
 from cloister.core.sparsity import expect_fraction, kept_of
 from cloister.errors import expect, expect_one_of, expect_type
 from cloister.random.streams import fold
@@ -84,18 +96,23 @@ Memory = Literal["kept", "reset"]
 """What becomes of the optimizer's state after a round."""
 
 
+Number = int | Sequence[int] | None
+"""The same for all rounds, or one for each of them."""
+
+
 def dp_sgd(
     threshold: Threshold,
     optimizer: Optimizer,
     batch_size: int,
-    local_steps: int | None = None,
-    local_epochs: int | None = None,
+    local_steps: Number = None,
+    local_epochs: Number = None,
     batch_sampling: BatchSampling = "poisson",
     memory: Memory = "reset",
     clipping: Clipping | None = None,
     active: float | None = None,
+    poisson_rate: PoissonRate = "pass",
 ) -> LocalRule:
-    """DP-SGD over a number of steps, or of epochs of as many steps as a pass has.
+    """DP-SGD over a number of steps, or of epochs of as many steps as a pass has; a list has one for each round.
 
     Args:
         threshold: to what norm a sample's gradient is clipped.
@@ -105,14 +122,15 @@ def dp_sgd(
         clipping: by the norm, unless another is given.
         active: the fraction p of coordinates that a client trains in a round, drawn at random for each round and the
             same over its steps; gradient and noise are scaled by 1/p (Fed-SPA). The threshold is for the active part.
+        poisson_rate: with what probability a sample joins a Poisson batch: "pass" (1 / steps of a pass) or "exact"
+            (batch_size / samples).
 
     Guarantee: a step is one Gaussian release of noise multiplier `threshold.worth(z)` over its batch, for one sample.
     """
-    expect_batches(batch_size, local_steps, local_epochs)
+    batching = _batching(batch_size, local_steps, local_epochs, batch_sampling, poisson_rate)
     expect_type("threshold", threshold, Threshold, "a Threshold such as cloister.client.fixed(1.0)")
     expect_type("optimizer", optimizer, Optimizer, "an Optimizer such as cloister.client.adam(0.01)")
     expect_one_of("memory", memory, ("kept", "reset"))
-    expect_one_of("batch_sampling", batch_sampling, ("poisson", "fixed_size"))
     if active is not None:
         expect_fraction("keep_fraction", active)
     clipping, follow, number = clipping or by_norm(), threshold.follow, threshold.released
@@ -158,17 +176,14 @@ def dp_sgd(
     return LocalRule(
         name="dp_sgd",
         settings={
-            "batch_size": batch_size,
-            "local_steps": local_steps,
-            "local_epochs": local_epochs,
-            "batch_sampling": batch_sampling,
+            **_settings(batching),
             "memory": memory,
             "clipping": clipping.name,
             "active": active,
             "threshold": {"name": threshold.name, **threshold.settings},
             "optimizer": {"name": optimizer.name, **optimizer.settings},
         },
-        phases=(Phase(Batching(batch_size, local_steps, local_epochs, batch_sampling=batch_sampling), step),),
+        phases=(Phase(batching, step),),
         init=init,
         update=update,
         own=own if active is not None else None,
@@ -179,3 +194,43 @@ def dp_sgd(
             worth=threshold.worth,
         ),
     )
+
+
+def _batching(
+    batch_size: int,
+    local_steps: Number,
+    local_epochs: Number,
+    batch_sampling: BatchSampling,
+    poisson_rate: PoissonRate,
+) -> Batching:
+    """How batches are drawn; a list of steps or epochs is one of them, so many times in each round."""
+    expect_batches(batch_size, local_steps, local_epochs)
+    expect_one_of("batch_sampling", batch_sampling, ("poisson", "fixed_size"))
+    expect_one_of("poisson_rate", poisson_rate, get_args(PoissonRate))
+    exact = batch_sampling == "poisson" or poisson_rate == "pass"
+    expect(exact, "poisson batches where poisson_rate is exact", batch_sampling, "leave one of them out")
+    steps, by_round = (None, ()) if local_steps is None else _alike(local_steps)
+    epochs, by_round = (None, by_round) if local_epochs is None else _alike(local_epochs)
+    return Batching(
+        batch_size, steps, epochs, batch_sampling=batch_sampling, poisson_rate=poisson_rate, by_round=by_round
+    )
+
+
+def _alike(number: int | Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    """What all rounds have, and how many times as much each of them, where they differ."""
+    return (number, ()) if isinstance(number, int) else (1, tuple(number))
+
+
+def _settings(batching: Batching) -> Settings:
+    """As they were given; what is as usual is left out where it is new, so that runs keep their descriptions."""
+
+    def given(number: int | None) -> int | list[int] | None:
+        return number if number is None or not batching.by_round else list(batching.by_round)
+
+    return {
+        "batch_size": batching.batch_size,
+        "local_steps": given(batching.local_steps),
+        "local_epochs": given(batching.local_epochs),
+        "batch_sampling": batching.batch_sampling,
+        **({} if batching.poisson_rate == "pass" else {"poisson_rate": batching.poisson_rate}),
+    }

@@ -52,7 +52,7 @@ def draw_batches(
     run have the same, but for one in a million.
     """
     drawn = [_batches_of(streams, round, phase, batching, who, n) for who, n in zip(clients, sizes, strict=True)]
-    own = [batching.steps_for(n) for n in sizes]
+    own = [batching.steps_for(n, round) for n in sizes]
     steps = max(own, default=0)
     counts = np.zeros((places, steps), dtype=np.int64)
     for place, (step, _) in enumerate(drawn):
@@ -78,7 +78,7 @@ Drawn = tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int],
 
 
 def _batches_of(streams: Streams, round: int, phase: int, batching: Batching, client: int, size: int) -> Drawn:
-    steps = batching.steps_for(size)
+    steps = batching.steps_for(size, round)
     if not steps:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     if batching.batch_sampling == "poisson":  # one row of coins for all steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from cloister.core.schedules import (
 )
 from cloister.errors import (
     CloisterError,
+    expect,
     expect_count,
     expect_not_negative,
     expect_positive,
@@ -183,8 +184,8 @@ def one_gradient(batch_size: int) -> LocalRule:
     )
 
 
-def expect_batches(batch_size: int, local_steps: int | None, local_epochs: int | None) -> None:
-    """Refuse what does not say how long a client trains."""
+def expect_batches(batch_size: int, local_steps: object, local_epochs: object) -> None:
+    """Refuse what does not say how long a client trains: in all rounds alike, or, with lists, in each."""
     expect_count("batch_size", batch_size, "the number of samples in a mini-batch")
     if (local_steps is None) == (local_epochs is None):
         raise CloisterError(
@@ -192,5 +193,7 @@ def expect_batches(batch_size: int, local_steps: int | None, local_epochs: int |
             f"local_epochs={local_epochs}: give one of them and leave the other out."
         )
     name, value = ("local_steps", local_steps) if local_epochs is None else ("local_epochs", local_epochs)
-    assert value is not None
-    expect_count(name, value, "local training needs some")
+    several: Any = value if isinstance(value, (list, tuple)) else [value]
+    expect(bool(several), f"{name}, or one for each round", value, "local training needs some")
+    for one in several:
+        expect_count(name, one, "local training needs some")

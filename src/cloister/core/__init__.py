@@ -9,14 +9,23 @@ A method is a composition of these (`Method`); `round/` is the only place where 
 from cloister.core.cohort import Cohort
 from cloister.core.context import BindContext, Context, Samples
 from cloister.core.first_query import FirstQuery
-from cloister.core.local_rule import Batching, BatchSampling, LocalRule, Phase, PrivateSteps, Settings, Step
+from cloister.core.local_rule import (
+    Batching,
+    BatchSampling,
+    LocalRule,
+    Phase,
+    PoissonRate,
+    PrivateSteps,
+    Settings,
+    Step,
+)
 from cloister.core.mechanism import Correlate, Draw, Mechanism, Place
 from cloister.core.method import RELEASED, Method, describe
 from cloister.core.objective import Batch, Grad, Layout, Objective, SampleGradients
 from cloister.core.sensitivity import Sensitivity
 from cloister.core.server_optimizer import ServerOptimizer
 from cloister.core.state import MethodState, State, Tensors
-from cloister.core.transform import Broadcast, Transform
+from cloister.core.transform import Broadcast, Transform, Weighting
 
 __all__ = [
     "RELEASED",
@@ -39,6 +48,7 @@ __all__ = [
     "Objective",
     "Phase",
     "Place",
+    "PoissonRate",
     "PrivateSteps",
     "SampleGradients",
     "Samples",
@@ -49,5 +59,6 @@ __all__ = [
     "Step",
     "Tensors",
     "Transform",
+    "Weighting",
     "describe",
 ]

@@ -22,7 +22,8 @@ class Context:
     everybody beside it, and `key` feeds what is random on this client and protects nobody (rounding). `size` is how
     many numbers the transform is given: as many as the model has, or what the transforms before it leave. `released`
     is what this round's decoding left in the transform's state; the server optimizer may use it, because it follows
-    from what was released.
+    from what was released. `samples` is how many samples this client has (a tensor without dimensions; 0 at the
+    server): as private as the client, so that a transform which uses it says so (`Transform.weighting`).
     """
 
     objective: Objective
@@ -33,6 +34,7 @@ class Context:
     size: int
     broadcast: State = field(default_factory=dict)
     released: State = field(default_factory=dict)
+    samples: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,16 @@ from torch import Tensor
 
 from cloister.core.objective import Batch, Layout, Objective
 from cloister.core.state import Tensors
+from cloister.errors import expect
 from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian, Unsupported
 
 Settings = Mapping[str, Any]
 """Plain values that, with the name, say all about a part: they are shown, hashed and certified."""
 
 BatchSampling = Literal["poisson", "fixed_size"]
+
+PoissonRate = Literal["pass", "exact"]
+"""With what probability a sample joins a Poisson batch: 1 / (steps of a pass), or batch_size / samples."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,10 @@ class Batching:
 
     Either a number of `local_steps` (as many passes as they need) or of `local_epochs` (whole passes); or, with
     `again`, the last batch of the phase before, once more. With `batch_sampling` every step draws its samples anew, in
-    secret, and a pass is as many steps as would see every sample once: "poisson" (each sample joins with probability
-    1/steps of a pass) or "fixed_size" (exactly `batch_size` of them, all subsets alike).
+    secret, and a pass is ceil(samples / batch_size) steps: "poisson" (each sample joins with probability
+    `sampling_rate`) or "fixed_size" (exactly `batch_size` of them, all subsets alike).
+
+    Where rounds differ, `by_round` says how many times as many steps each of them has.
     """
 
     batch_size: int
@@ -34,14 +40,46 @@ class Batching:
     local_epochs: int | None = None
     again: bool = False
     batch_sampling: BatchSampling | None = None
+    poisson_rate: PoissonRate = "pass"
+    by_round: tuple[int, ...] = ()
 
-    def steps_for(self, samples: int) -> int:
-        """How many steps a client with so many samples takes."""
+    def __post_init__(self) -> None:
+        drawn = self.batch_sampling is not None or not self.by_round
+        expect(drawn, "batches that are drawn where rounds differ", self.batch_sampling, "choose batch_sampling")
+
+    def steps_for(self, samples: int, round: int | None = None) -> int:
+        """How many steps a client with so many samples takes in a round, which must be said where rounds differ."""
+        steps = self._steps(samples)
+        if not self.by_round:
+            return steps
+        rounds = len(self.by_round)
+        named = round is not None and 1 <= round <= rounds
+        expect(named, f"a round from 1 to {rounds}, for each of which a number of steps is given", round, "name one")
+        assert round is not None
+        return self.by_round[round - 1] * steps
+
+    def most_steps(self, samples: int, rounds: int, participations: int) -> int:
+        """The most steps that a client takes in so many of the first rounds, whichever of them these are."""
+        if not self.by_round:
+            return participations * self._steps(samples)
+        known = len(self.by_round)
+        expect(rounds <= known, f"at most {known} rounds, for each of which steps are given", rounds, "give more")
+        return sum(sorted(self.by_round[:rounds])[-participations:]) * self._steps(samples)
+
+    def _steps(self, samples: int) -> int:
+        """Before rounds differ."""
         if not samples:
             return 0
         return (
             (self.local_steps or 0) if self.local_epochs is None else self.local_epochs * -(-samples // self.batch_size)
         )
+
+    def expect_rounds(self, rounds: int) -> None:
+        """Refuse a run of another number of rounds than steps are given for."""
+        name = "local_steps" if self.local_epochs is None else "local_epochs"
+        remedy = "give as many numbers as rounds, or one for all of them"
+        fits = len(self.by_round) in (0, rounds)
+        expect(fits, f"{name} to have a number for each of {rounds} rounds", list(self.by_round), remedy)
 
     def expected(self, samples: int) -> float:
         """How many samples a drawn batch has, or is expected to have: the constant that its sum is divided by."""
@@ -50,7 +88,9 @@ class Batching:
         return samples * self.sampling_rate(samples)
 
     def sampling_rate(self, samples: int) -> float:
-        """The probability with which a sample joins a Poisson batch."""
+        """The probability with which a sample joins a Poisson batch: what is drawn, priced and divided by."""
+        if self.poisson_rate == "exact":
+            return min(self.batch_size / max(samples, 1), 1.0)
         return 1 / max(-(-samples // self.batch_size), 1)
 
     def event(self, noise_multiplier: float, samples: int) -> Event:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
@@ -16,9 +16,10 @@ from cloister.core.mechanism import Mechanism
 from cloister.core.server_optimizer import ServerOptimizer
 from cloister.core.state import MethodState, State
 from cloister.core.transform import Transform
-from cloister.errors import expect_type
+from cloister.errors import expect_one_of, expect_type
 from cloister.privacy.unit import ProtectedUnit
 
+AverageOver = Literal["expected", "actual"]
 RELEASED = "the noisy sum of the clients' updates in every round, and so every model computed from these sums"
 
 
@@ -31,6 +32,10 @@ class Method:
     paper would claim, by that arithmetic (`privacy/published_claims.py`). `local_only`: nothing is proven of the sum,
     only of single messages. `notes` go into the certificate. `noise_schedule(state of the server optimizer)` is a
     factor on the noise multiplier of the next round, computed from what was released before.
+
+    `public_sizes`: whoever runs it declares that the numbers of the clients' samples are public, and stay as they are
+    when a sample is added or removed. `average_over`: where clients are protected, a round's sum is divided by the
+    cohort's expected size, a constant, or by its actual size, which is then released and priced (`round/bind.py`).
     """
 
     name: str
@@ -46,6 +51,8 @@ class Method:
     trust: str | None = None  # who must be trusted, where it is not what the mechanism says
     adjacency: str | None = None  # what the price is about, where it is not what the cohort says
     noise_schedule: Callable[[State], float] | None = None
+    public_sizes: bool = False
+    average_over: AverageOver = "expected"
     first_query: FirstQuery | None = None
     """What is asked of the data before the first round, and paid for."""
 
@@ -53,6 +60,7 @@ class Method:
         """Refuse what is no part: a name, a function that was not called, a class of torch's."""
         for part, (kind, example) in _PARTS.items():
             expect_type(part, getattr(self, part), kind, f"a {kind.__name__} such as cloister.{example}")
+        expect_one_of("average_over", self.average_over, get_args(AverageOver))
 
     def __repr__(self) -> str:
         """One line: whom it protects, and by what."""
@@ -67,6 +75,13 @@ class Method:
     def unit(self) -> ProtectedUnit:
         """Whom the method protects: its noise decides."""
         return self.mechanism.unit
+
+    def divided_by(self, expected: float) -> str:
+        """What a round's sum over cohorts of an expected size is divided by, in words; nothing where that is the usual:
+        a constant or, where samples are protected, how many took part."""
+        weighting, actual = self.transform.weighting, self.average_over == "actual"
+        size = "how many clients were drawn" if actual else f"{expected:g}, constant"
+        return weighting.denominator(size) if weighting is not None else size if actual else ""
 
     def init(self, w: Tensor) -> MethodState:
         """What is kept from round to round, at the start."""

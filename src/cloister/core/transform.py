@@ -18,6 +18,19 @@ Broadcast = Callable[[Streams, int, Context, State], State]
 
 
 @dataclass(frozen=True)
+class Weighting:
+    """That messages weigh differently, by how many samples their clients have.
+
+    `denominator(size)` says in words what a sum is divided by that would be divided by `size`. `mean_weight` is what a
+    client weighs on average, by declaration. `averages`: decoding gives the mean already, and not a sum.
+    """
+
+    denominator: Callable[[str], str]
+    mean_weight: float = 1.0
+    averages: bool = False
+
+
+@dataclass(frozen=True)
 class Transform:
     """What happens to an update on its way: the client's half, the server's half, and what leaves it.
 
@@ -30,7 +43,9 @@ class Transform:
     `broadcast(streams, round, context, state)`, computed from public things and from what was released before.
     `after(message, context)` is what a client does once its noise share is in. `bits` is how many a number takes on the
     wire, where it is not what its type takes; `entries(m)` how many numbers are sent, where the others are zero and
-    both sides know which.
+    both sides know which. `weighting` is set where a message depends on how many samples its client has
+    (`Context.samples`). `stays_finite` promises a finite message for every finite update; without that promise every
+    message is looked at, and one that is not finite counts as zero.
     """
 
     name: str
@@ -44,3 +59,5 @@ class Transform:
     bits: int | None = None
     entries: Callable[[int], int] | None = None
     parts: tuple[Transform, ...] = ()
+    weighting: Weighting | None = None
+    stays_finite: bool = False

@@ -146,6 +146,7 @@ class ChunkProgram:
         has_data: Tensor,
         keys: Tensor,
         shares: Tensor,
+        samples: Tensor,
         *rest: Tensor,
     ) -> Sum:
         """From what k clients have trained to the sum of the messages that count."""
@@ -153,7 +154,7 @@ class ChunkProgram:
         states = dict(zip(self.names, rest[len(told) :], strict=True))
         with self._convolutions(w):
             one = partial(message_of, self.fed, w, broadcast)
-            messages, finite = torch.func.vmap(one)(states, Sending(has_data, keys, shares))
+            messages, finite = torch.func.vmap(one)(states, Sending(has_data, keys, shares, samples))
         messages = torch.where(counted[:, None], messages, torch.zeros_like(messages))
         return messages.sum(0), (counted & ~finite).sum()
 
@@ -165,10 +166,10 @@ class ChunkProgram:
         gap = self._gap(w)
         if not gap or state.shape[1:] != w.shape:
             return state.clone(memory_format=torch.contiguous_format)  # of its own: a step may change it in place
-        return state.new_zeros(len(state), len(w) + gap)[:, : len(w)].copy_(state)
+        return state.new_empty(len(state), len(w) + gap)[:, : len(w)].copy_(state)  # nobody reads the gap
 
     def _convolutions(self, w: Tensor) -> AbstractContextManager[object]:
-        return PerClient(self.fed.precision, pooling=not self.fuses) if w.is_cuda else nullcontext()
+        return PerClient(self.fed.precision) if w.is_cuda else nullcontext()
 
 
 _ALIGNED = 32

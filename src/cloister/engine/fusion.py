@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from cloister.engine.cuda.linear_updates import in_place
+from cloister.engine.cuda.relu_in_pooling import relu_in_pooling
+from cloister.engine.cuda.thin_products import replace_products
 from cloister.engine.cuda.tiles import tune
 from cloister.engine.disk_cache import cache_folder
 
@@ -29,11 +31,15 @@ OPTIONS = {"max_pointwise_cat_inputs": 1}
 
 def fused(graph: torch.fx.GraphModule, arguments: list[Any]) -> Callable[..., Any]:
     """Few and large kernels, by Inductor; from the disk, if they are there."""
+    once(graph)
     if arguments[0].is_cuda:
         keep_caches()
+        relu_in_pooling(graph)
         tune(graph)
     pieces_first(graph)
     complete = in_place(graph) if arguments[0].is_cuda else lambda program: program
+    if arguments[0].is_cuda:
+        replace_products(graph)
     constants = constants_as_inputs(graph)
     arguments = [*arguments, *constants]
     run = _load(graph, arguments) or _compile(graph, arguments)
@@ -130,6 +136,28 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "none"
+
+
+def once(traced: torch.fx.GraphModule) -> None:
+    """Compute what is computed twice only once: a gradient that two convolutions need, or a norm."""
+    output = next(node for node in traced.graph.nodes if node.op == "output")
+    calls = [node for node in traced.graph.nodes if node.op == "call_function"]
+    if any(_changes_something(node) for node in calls):
+        return
+    known: dict[tuple[str, str, str], torch.fx.Node] = {}
+    for node in calls:
+        if output in node.users or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            continue  # results stay tensors of their own
+        same = known.setdefault((str(node.target), repr(node.args), repr(node.kwargs)), node)
+        if same is not node:
+            node.replace_all_uses_with(same)
+            traced.graph.erase_node(node)
+    traced.recompile()
+
+
+def _changes_something(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
 
 
 _ELEMENTWISE = {

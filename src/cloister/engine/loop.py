@@ -95,7 +95,7 @@ def _of_one(work: Work, place: int) -> Work:
         where, wide = (place, slice(steps)), (place, slice(steps), slice(width))
         phases.append(Batches(samples[wide], mask[wide], divisor[where], key[where], live[where]))
     start = {name: state[place] for name, state in work.start.items()} if work.start else {}
-    return Work(tuple(phases), work.key[place], work.share[place], start)
+    return Work(tuple(phases), work.key[place], work.share[place], start, work.samples[place])
 
 
 def _widths(work: Work) -> list[list[int] | None]:

@@ -15,11 +15,12 @@ from typing import Annotated
 
 from cloister import client, mechanisms, transforms
 from cloister.client import LocalSGD
-from cloister.core import BindContext, Method
+from cloister.core import BindContext, Method, Transform
 from cloister.core.arguments import flat_arguments
 from cloister.errors import expect, expect_positive
 from cloister.methods.arguments import ClipLearningRate, NoiseMultiplier, NoisePlace, Quantile, Server
 from cloister.methods.registry import register
+from cloister.methods.weighting import CappedWeights
 from cloister.server import optimizers
 
 
@@ -34,6 +35,7 @@ def adaptive_clipping(
     ] = None,
     *,
     training: LocalSGD,
+    weighting: CappedWeights,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
     server: Server = None,
@@ -46,19 +48,24 @@ def adaptive_clipping(
         expect_positive("count_noise", count_noise, "it is a multiple of the noise multiplier")
         expect(count_noise > 0.5, "count_noise > 0.5", count_noise, "less would leave no noise for the updates")
 
+    def clipping(bit_weight: float) -> Transform:
+        """Updates are weighted; every client is one in the count of those within the clip."""
+        return weighting.after(transforms.adaptive_clip(clip_norm, quantile, clip_lr, bit_weight), spared=1)
+
     def bind(method: Method, context: BindContext) -> Method:
         z = method.mechanism.noise_multiplier or 0.0
         on_count = max(context.expected / 20, 2 * z) if count_noise is None else count_noise * z
         # s_b = z sqrt(1 + weight^2/4) / weight, solved for the weight; without noise any weight serves
         weight = z / math.sqrt(on_count**2 - z**2 / 4) if z else 1.0
-        return replace(method, transform=transforms.adaptive_clip(clip_norm, quantile, clip_lr, weight))
+        return replace(method, transform=clipping(weight))
 
     return Method(
         name="adaptive_clipping",
         local=client.sgd(training=training),
-        transform=transforms.adaptive_clip(clip_norm, quantile, clip_lr, 1.0),
+        transform=clipping(1.0),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or optimizers.sgd(),
         released="the noisy sum of the clipped updates and the noisy count of those within the clip, in every round",
         bind=bind,
+        notes=weighting.notes,
     )

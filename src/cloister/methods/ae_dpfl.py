@@ -24,6 +24,7 @@ from cloister.core.schedules import ScheduleName
 from cloister.errors import CloisterError, expect_count
 from cloister.methods.arguments import NoiseMultiplier, NoisePlace
 from cloister.methods.registry import register
+from cloister.methods.weighting import ClientWeights, refuse_weights
 from cloister.server import optimizers
 
 
@@ -49,12 +50,14 @@ def ae_dpfl(
     student_momentum: Annotated[float, "momentum of the student"] = 0.5,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
+    client_weights: ClientWeights = "equal",
 ) -> Method:
     """Local teachers, noisy votes on public samples (all, or the first `queries`), and a student.
 
     Guarantee: all noisy votes together are differentially private for a client and all its data, at the epsilon that
     the run's certificate states. `noise_multiplier` is the noise on a count divided by sqrt(queries).
     """
+    refuse_weights(client_weights, "ae_dpfl", _NO_WEIGHTS)
     if queries is not None:
         expect_count("queries", queries, "the number of public samples that are voted on")
 
@@ -78,3 +81,6 @@ def ae_dpfl(
         trust="the server, which sees every vote and adds the noise" if noise == "central" else None,
         notes=("the public samples: they are protected by nothing, and count as public",),
     )
+
+
+_NO_WEIGHTS = "a client casts one vote, and a vote has no weight"

@@ -33,6 +33,10 @@ ClipLearningRate = Annotated[float, "how fast the clip follows"]
 MedianShare = Annotated[float, "share of the budget for the median of absolute gradient values"]
 QueryNoise = Annotated[float, "noise of the query behind a threshold, in multiples of the gradient's"]
 BatchSampling = Annotated[core.BatchSampling, "how a step's samples are drawn: poisson, or a fixed number of them"]
+PoissonRate = Annotated[
+    core.PoissonRate,
+    "how likely a sample joins a poisson batch: pass (1 / steps of a pass) or exact (batch_size / samples)",
+]
 BatchSamplingOfMode = Annotated[
     core.BatchSampling | None, "how a step's samples are drawn: poisson, or fixed_size, as was published"
 ]

@@ -7,7 +7,10 @@ BLUR pulls a client back once it is further than the clipping radius S from wher
 layer, the coordinates whose removal would change the client's loss most, |gradient * update|. Both happen on the
 client before the clip, and so cost no privacy. The mask is private: noise stays on all coordinates.
 
-The paper averages over the cohort's actual size; here, as everywhere, the denominator is the expected size.
+The paper averages over a cohort's actual size |P_t|, and prices Poisson cohorts of which nobody knows that. Who divides
+by it releases it, and given the size a cohort is uniform among those of that size: mode = "as_published" does so, at
+the price of such cohorts, for replacing a client (`round/bind.py`). The default divides by the expected size. The
+paper's DP-FedAvg is blur with blur_lambda = 0.
 """
 
 from __future__ import annotations
@@ -29,22 +32,26 @@ from cloister.methods.arguments import (
     Ties,
     expect_noise_on_all,
 )
-from cloister.methods.published import ONLY_THE_CLAIM, Mode, claim
+from cloister.methods.published import Mode, as_published, claim
 from cloister.methods.registry import NOISY_SUM, register
+from cloister.methods.weighting import CappedWeights
 from cloister.server import optimizers
+
+_PUBLISHED = "the average over the cohort's actual size, which is released and priced, with the paper's claim beside"
 
 BlurStrength = Annotated[float, "strength of BLUR's pull back to the clipping radius"]
 Sparsity = Annotated[float, "fraction of every layer that LUS drops"]
 Importance = Annotated[client.Importance, "LUS: the gradient over all of a client's data, or over its last batch"]
 
 
-@register("Cheng et al., CVPR 2022", NOISY_SUM, published=ONLY_THE_CLAIM)
+@register("Cheng et al., CVPR 2022", NOISY_SUM, published=_PUBLISHED)
 @flat_arguments
 def blur(
     clip_norm: ClipNorm,
     blur_lambda: BlurStrength = 0.4,
     *,
     training: LocalSGD,
+    weighting: CappedWeights,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
     mode: Mode = "sound",
@@ -52,10 +59,10 @@ def blur(
 ) -> Method:
     """DP-FedAvg with Bounded Local Update Regularization of strength `blur_lambda`. Guarantee: that of DP-FedAvg."""
     rule = client.sgd(training=training, gradient=gradients.blur(blur_lambda, clip_norm))
-    return _private("blur", rule, clip_norm, noise_multiplier, noise, mode, server)
+    return _private("blur", rule, clip_norm, weighting, noise_multiplier, noise, mode, server)
 
 
-@register("Cheng et al., CVPR 2022", NOISY_SUM, published=ONLY_THE_CLAIM)
+@register("Cheng et al., CVPR 2022", NOISY_SUM, published=_PUBLISHED)
 @flat_arguments
 def lus(
     clip_norm: ClipNorm,
@@ -66,6 +73,7 @@ def lus(
     noise_on: NoiseOn = "all",
     *,
     training: LocalSGD,
+    weighting: CappedWeights,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
     mode: Mode = "sound",
@@ -75,10 +83,10 @@ def lus(
     expect_noise_on_all(noise_on)
     rule = client.sgd(training=training)
     rule = _sparse(rule, sparsity, importance, ties, scope)
-    return _private("lus", rule, clip_norm, noise_multiplier, noise, mode, server)
+    return _private("lus", rule, clip_norm, weighting, noise_multiplier, noise, mode, server)
 
 
-@register("Cheng et al., CVPR 2022", NOISY_SUM, published=ONLY_THE_CLAIM)
+@register("Cheng et al., CVPR 2022", NOISY_SUM, published=_PUBLISHED)
 @flat_arguments
 def blur_lus(
     clip_norm: ClipNorm,
@@ -90,6 +98,7 @@ def blur_lus(
     noise_on: NoiseOn = "all",
     *,
     training: LocalSGD,
+    weighting: CappedWeights,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
     mode: Mode = "sound",
@@ -99,7 +108,7 @@ def blur_lus(
     expect_noise_on_all(noise_on)
     rule = client.sgd(training=training, gradient=gradients.blur(blur_lambda, clip_norm))
     rule = _sparse(rule, sparsity, importance, ties, scope)
-    return _private("blur_lus", rule, clip_norm, noise_multiplier, noise, mode, server)
+    return _private("blur_lus", rule, clip_norm, weighting, noise_multiplier, noise, mode, server)
 
 
 def _sparse(rule: LocalRule, sparsity: float, importance: client.Importance, ties: Ties, scope: Scope) -> LocalRule:
@@ -111,6 +120,7 @@ def _private(
     name: str,
     rule: LocalRule,
     clip_norm: ClipNorm,
+    weighting: CappedWeights,
     noise_multiplier: NoiseMultiplier,
     noise: NoisePlace,
     mode: Mode,
@@ -119,8 +129,17 @@ def _private(
     return Method(
         name=name,
         local=rule,
-        transform=transforms.clip_l2(clip_norm),
+        transform=weighting.after(transforms.clip_l2(clip_norm)),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or optimizers.sgd(),
         claims=claim(mode),
+        released=_RELEASED if as_published(mode) else Method.released,
+        notes=weighting.notes,
+        average_over="actual" if as_published(mode) else "expected",
     )
+
+
+_RELEASED = (
+    "the noisy sum of the clients' updates and the actual size of the cohort in every round, and so every model "
+    "computed from these"
+)

@@ -30,6 +30,7 @@ from cloister.mechanisms.binomial import Trust
 from cloister.methods.arguments import NoiseMultiplier
 from cloister.methods.published import Mode, as_published, claim
 from cloister.methods.registry import register
+from cloister.methods.weighting import ClientWeights, refuse_weights
 from cloister.privacy.binomial import trials_for
 from cloister.privacy.unit import ProtectedUnit
 from cloister.server import optimizers
@@ -57,6 +58,7 @@ def cpsgd(
     step_delta: Annotated[float, "chance that the proof sets aside in every step"] = 1e-8,
     noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "sound",
+    client_weights: ClientWeights = "equal",
     *,
     schedule: Schedule,
 ) -> Method:
@@ -69,6 +71,7 @@ def cpsgd(
     Guarantee: a client's messages (trust = "message"), or the sums of all clients' (trust = "sum"), are differentially
     private for any one sample, over all rounds, at the epsilon that the run's certificate states.
     """
+    refuse_weights(client_weights, "cpsgd", _NO_WEIGHTS)
     expect_positive("clip_norm", clip_norm, "the norm to which a client's gradient is clipped")
     expect_count("levels", levels, "17 is usual, and 16 is four bits", least=2, most=2**20)
     expect_delta(step_delta)
@@ -114,3 +117,6 @@ _RELEASED = {
     "message": "every client's message in every round, each private by itself, and so every model computed from them",
     "sum": "the sum of all clients' messages in every round, and so every model computed from these sums",
 }
+
+
+_NO_WEIGHTS = "whole numbers are sent, whose levels and coins are priced for messages of equal weight"

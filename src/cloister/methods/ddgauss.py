@@ -22,6 +22,7 @@ from cloister.core.arguments import flat_arguments
 from cloister.errors import expect, expect_count
 from cloister.methods.arguments import ClipNorm, NoiseMultiplier, NoisePlace, Server
 from cloister.methods.registry import register
+from cloister.methods.weighting import ClientWeights, refuse_weights
 from cloister.privacy.discrete_gaussian import grid
 from cloister.server import optimizers
 from cloister.transforms.hadamard import padded
@@ -39,12 +40,14 @@ def ddgauss(
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "distributed",
     server: Server = None,
+    client_weights: ClientWeights = "equal",
 ) -> Method:
     """DP-FedAvg with distributed discrete noise. `noise_multiplier` is that of the whole noise, before rounding.
 
     Guarantee: the modular sum of every round is differentially private for a client and all its data, at the epsilon
     that the run's certificate states, as long as nobody sees single messages.
     """
+    refuse_weights(client_weights, "ddgauss", _NO_WEIGHTS)
     expect_count("bits", bits, "16 is usual", least=2)
     expect(bits <= 32, "bits <= 32", bits, "16 is usual")
 
@@ -80,3 +83,9 @@ def ddgauss(
 
 def _transform(clip_norm: float, scale: float, l2: float, bits: int) -> Transform:
     return transforms.chain(transforms.clip_l2(clip_norm), transforms.quantize(scale, l2, bits))
+
+
+_NO_WEIGHTS = (
+    "whole numbers are sent, on a grid whose room is counted for clients of equal weight, and no sum of unequal ones "
+    "was analyzed"
+)

@@ -2,7 +2,10 @@
 
 McMahan, Ramage, Talwar & Zhang, "Learning differentially private recurrent language models", ICLR 2018.
 
-    u_i = local training;  total = sum_i u_i min(1, S/||u_i||) + N(0, z^2 S^2 I);  w <- w + total / (q N)
+    u_i = local training;  total = sum_i w_i u_i min(1, S/||u_i||) + N(0, z^2 S^2 I);  w <- w + total / (q W)
+
+Weights w_i are 1, and W the number of clients N; or, with client_weights = "size", w_i = min(n_i / weight_cap, 1) and
+W = N * mean_weight, a declared constant: the paper's estimator f_f. No weight is above 1, so that noise and price stay.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from cloister.core.arguments import flat_arguments
 from cloister.methods.arguments import ClipNorm, NoiseMultiplier, NoisePlace, Server
 from cloister.methods.published import EACH_TENSOR, Mode, claim, clipping
 from cloister.methods.registry import NOISY_SUM, register
+from cloister.methods.weighting import CappedWeights
 from cloister.server import optimizers
 
 
@@ -23,6 +27,7 @@ def dp_fedavg(
     clip_norm: ClipNorm,
     *,
     training: LocalSGD,
+    weighting: CappedWeights,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
     mode: Mode = "sound",
@@ -36,8 +41,9 @@ def dp_fedavg(
     return Method(
         name="dp_fedavg",
         local=client.sgd(training=training),
-        transform=clipping(clip_norm, mode),
+        transform=weighting.after(clipping(clip_norm, mode)),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or optimizers.sgd(),
         claims=claim(mode),
+        notes=weighting.notes,
     )

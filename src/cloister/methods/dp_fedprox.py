@@ -14,6 +14,7 @@ from cloister.core import Method
 from cloister.core.arguments import flat_arguments
 from cloister.methods.arguments import ClipNorm, NoiseMultiplier, NoisePlace, Server
 from cloister.methods.registry import NOISY_SUM, register
+from cloister.methods.weighting import CappedWeights
 from cloister.server import optimizers
 
 
@@ -24,6 +25,7 @@ def dp_fedprox(
     proximal: Annotated[float, "strength with which clients are held near the round's model"] = 0.1,
     *,
     training: LocalSGD,
+    weighting: CappedWeights,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
     server: Server = None,
@@ -32,7 +34,8 @@ def dp_fedprox(
     return Method(
         name="dp_fedprox",
         local=client.sgd(training=training, gradient=gradients.proximal(proximal)),
-        transform=transforms.clip_l2(clip_norm),
+        transform=weighting.after(transforms.clip_l2(clip_norm)),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or optimizers.sgd(),
+        notes=weighting.notes,
     )

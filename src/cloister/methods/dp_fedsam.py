@@ -40,6 +40,7 @@ from cloister.methods.arguments import (
 )
 from cloister.methods.published import EACH_TENSOR, Mode, claim, clipping
 from cloister.methods.registry import NOISY_SUM, register
+from cloister.methods.weighting import CappedWeights
 from cloister.server import optimizers
 
 Rho = Annotated[float, "how far SAM looks for the worst place nearby"]
@@ -64,6 +65,7 @@ def dp_fedsam(
     sam: Sam = "adaptive",
     *,
     training: _Training,
+    weighting: CappedWeights,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
     mode: Mode = "sound",
@@ -73,10 +75,11 @@ def dp_fedsam(
     return Method(
         name="dp_fedsam",
         local=_rule(rho, sam, training),
-        transform=clipping(clip_norm, mode),
+        transform=weighting.after(clipping(clip_norm, mode)),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or optimizers.sgd(),
         claims=claim(mode),
+        notes=weighting.notes,
     )
 
 
@@ -96,6 +99,7 @@ def dp_fedsam_top_k(
     noise_on: NoiseOn = "all",
     *,
     training: _Training,
+    weighting: CappedWeights,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
     mode: Mode = "sound",
@@ -118,13 +122,13 @@ def dp_fedsam_top_k(
     return Method(
         name="dp_fedsam_top_k",
         local=place[variant][0],
-        transform=place[variant][1],
+        transform=weighting.after(place[variant][1]),
         mechanism=mechanisms.gaussian(noise_multiplier, "distributed" if as_printed else noise),
         server=server or optimizers.sgd(),
         claims=claim(mode),
         local_only=as_printed,
         released="every client's noisy, sparsified update, by itself" if as_printed else Method.released,
-        notes=(_NO_PROOF,) if as_printed else (),
+        notes=(*((_NO_PROOF,) if as_printed else ()), *weighting.notes),
         trust="every client to add its own noise; the server may see every message" if as_printed else None,
         adjacency="replace one client's data by any others; every message by itself" if as_printed else None,
     )

@@ -20,6 +20,7 @@ from cloister.core.arguments import flat_arguments
 from cloister.errors import expect, expect_count, expect_one_of
 from cloister.methods.arguments import ClipNorm, NoiseMultiplier, Server
 from cloister.methods.registry import register
+from cloister.methods.weighting import CappedWeights
 from cloister.server import optimizers
 
 
@@ -31,6 +32,7 @@ def dp_ftrl(
     band: Annotated[int | None, "over how many rounds noise cancels (by default 16, or a cycle)"] = None,
     *,
     training: LocalSGD,
+    weighting: CappedWeights,
     noise_multiplier: NoiseMultiplier = None,
     server: Server = None,
 ) -> Method:
@@ -58,8 +60,9 @@ def dp_ftrl(
     return Method(
         name="dp_ftrl",
         local=client.sgd(training=training),
-        transform=transforms.clip_l2(clip_norm),
+        transform=weighting.after(transforms.clip_l2(clip_norm)),
         mechanism=mechanisms.gaussian(noise_multiplier),
         server=server or optimizers.sgd(),
         bind=bind,
+        notes=weighting.notes,
     )

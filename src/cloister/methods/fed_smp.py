@@ -20,6 +20,7 @@ from cloister.errors import CloisterError
 from cloister.methods.arguments import ClipNorm, Keep, NoiseMultiplier, NoisePlace, Scope, Server
 from cloister.methods.published import ONLY_THE_CLAIM, Mode, claim
 from cloister.methods.registry import NOISY_SUM, register
+from cloister.methods.weighting import CappedWeights
 from cloister.server import optimizers
 
 
@@ -30,6 +31,7 @@ def fed_smp_rand_k(
     keep_fraction: Keep = 0.4,
     *,
     training: LocalSGD,
+    weighting: CappedWeights,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
     mode: Mode = "sound",
@@ -39,10 +41,13 @@ def fed_smp_rand_k(
     return Method(
         name="fed_smp_rand_k",
         local=client.sgd(training=training),
-        transform=transforms.chain(transforms.random_mask(keep_fraction), transforms.clip_l2(clip_norm)),
+        transform=weighting.after(
+            transforms.chain(transforms.random_mask(keep_fraction), transforms.clip_l2(clip_norm))
+        ),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or optimizers.sgd(),
         claims=claim(mode),
+        notes=weighting.notes,
     )
 
 
@@ -57,6 +62,7 @@ def fed_smp_top_k(
     scope: Scope = "model",
     *,
     training: LocalSGD,
+    weighting: CappedWeights,
     noise_multiplier: NoiseMultiplier = None,
     noise: NoisePlace = "central",
     mode: Mode = "sound",
@@ -67,12 +73,12 @@ def fed_smp_top_k(
     return Method(
         name="fed_smp_top_k",
         local=client.sgd(training=training),
-        transform=transforms.chain(mask, transforms.clip_l2(clip_norm)),
+        transform=weighting.after(transforms.chain(mask, transforms.clip_l2(clip_norm))),
         mechanism=mechanisms.gaussian(noise_multiplier, noise),
         server=server or optimizers.sgd(),
         bind=_with_public_data,
         claims=claim(mode),
-        notes=("the public data: they are protected by nothing, and count as public",),
+        notes=("the public data: they are protected by nothing, and count as public", *weighting.notes),
     )
 
 

@@ -40,6 +40,7 @@ from cloister.methods.arguments import (
     Keep,
     MedianShare,
     NoiseMultiplier,
+    PoissonRate,
     Quantile,
     QueryNoise,
     SampleClipNorm,
@@ -47,6 +48,7 @@ from cloister.methods.arguments import (
 )
 from cloister.methods.published import Mode, as_published, claim
 from cloister.methods.registry import EVERY_UPDATE, NOBODY, OWN_STEPS, register
+from cloister.methods.weighting import PublicWeights
 from cloister.server import optimizers
 
 _PUBLISHED = (
@@ -76,11 +78,13 @@ def fed_spa(
     median_share: MedianShare = 0.02,
     lr_decay: LearningRateDecay = 1.0,
     batch_sampling: BatchSamplingOfMode = None,
+    poisson_rate: PoissonRate = "pass",
     noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "sound",
     server: Server = None,
     *,
     schedule: Schedule,
+    weighting: PublicWeights,
 ) -> Method:
     """A random part of the coordinates for each agent and round. `clip_norm` is G, the bound on a whole gradient.
 
@@ -118,6 +122,7 @@ def fed_spa(
             "reset",
             how,
             keep_fraction,
+            poisson_rate,
         )
 
     def bind(method: Method, context: BindContext) -> Method:
@@ -128,13 +133,14 @@ def fed_spa(
     return Method(
         name="fed_spa",
         local=rule(_ANY, clip_norm),
-        transform=transforms.active_part(keep_fraction),
+        transform=weighting.after(transforms.active_part(keep_fraction)),
         mechanism=in_steps(noise_multiplier),
         server=server or optimizers.adam(),
         released=EVERY_UPDATE,
         bind=bind,
         claims=claim(mode, "fed_spa"),
-        notes=_notes(bound),
+        notes=(*weighting.notes, *_notes(bound)),
+        public_sizes=weighting.public_sizes,
         first_query=_first_query(bound, median_share),
     )
 
@@ -192,6 +198,7 @@ def dp_fed(
     local_epochs: Epochs = None,
     lr_decay: LearningRateDecay = 1.0,
     batch_sampling: BatchSamplingOfMode = None,
+    poisson_rate: PoissonRate = "pass",
     noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "sound",
     server: Server = None,
@@ -202,6 +209,7 @@ def dp_fed(
     median_share: MedianShare = 0.02,
     *,
     schedule: Schedule,
+    weighting: PublicWeights,
 ) -> Method:
     """Fed-SPA's yardstick: all coordinates, and a server that averages. Guarantee: that of Fed-SPA."""
     drawn = _batch_sampling(batch_sampling, mode)
@@ -217,6 +225,7 @@ def dp_fed(
             local_steps,
             local_epochs,
             drawn,
+            poisson_rate=poisson_rate,
         )
 
     def bind(method: Method, context: BindContext) -> Method:
@@ -225,13 +234,14 @@ def dp_fed(
     return Method(
         name="dp_fed",
         local=rule(clip_norm),
-        transform=transforms.identity(),
+        transform=weighting.after(transforms.identity()),
         mechanism=in_steps(noise_multiplier),
         server=server or optimizers.sgd(),
         released=EVERY_UPDATE,
         bind=None if bound == "public" else bind,
         claims=claim(mode, "fed_spa"),
-        notes=_notes(bound),
+        notes=(*weighting.notes, *_notes(bound)),
+        public_sizes=weighting.public_sizes,
         first_query=_first_query(bound, median_share),
     )
 

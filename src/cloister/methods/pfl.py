@@ -2,7 +2,8 @@
 
 "Optimal strategies for federated learning maintaining client privacy", arXiv 2501.14453: at a fixed budget of E local
 epochs x R rounds, few local epochs and many rounds do best. Its models are in the catalogue: papernot_mnist_cnn and
-pfl_mnist_cnn (ReLU or tempered sigmoids), scatter_linear and scatter_cnn on features = "scatter".
+pfl_mnist_cnn (ReLU or tempered sigmoids), scatter_linear and scatter_cnn on features = "scatter", and those of the
+authors' code, pfl_scatter_linear and pfl_scatter_cnn.
 
 The printed algorithm takes one mini-batch an "epoch"; what the authors ran is a full pass (local_epoch = "pass"). Their
 clients' data overlap, which multiplies what a sample loses: partition = "overlapping" has that, and its price.
@@ -19,9 +20,10 @@ from cloister.core.arguments import flat_arguments
 from cloister.core.schedules import Schedule
 from cloister.errors import CloisterError, expect_one_of
 from cloister.mechanisms.gaussian import in_steps
-from cloister.methods.arguments import BatchSampling, NoiseMultiplier, SampleClipNorm, Server
+from cloister.methods.arguments import BatchSampling, NoiseMultiplier, PoissonRate, SampleClipNorm, Server
 from cloister.methods.published import Mode, claim
 from cloister.methods.registry import EVERY_UPDATE, NOBODY, OWN_STEPS, register
+from cloister.methods.weighting import PublicWeights
 from cloister.server import optimizers
 
 LocalEpoch = Literal["pass", "batch"]
@@ -39,7 +41,7 @@ def pfl(
     clip_norm: SampleClipNorm = 1.0,
     lr: LearningRate = 0.3,
     batch_size: BatchSize = 64,
-    local_epochs: Annotated[int, "local epochs in a round"] = 1,
+    local_epochs: Annotated[int | list[int], "local epochs in a round, or a list of one number for each round"] = 1,
     local_epoch: Annotated[
         LocalEpoch, "what counts as a local epoch: a full pass of steps, or a single batch"
     ] = "pass",
@@ -47,14 +49,16 @@ def pfl(
     weight_decay: WeightDecay = 0.0,
     lr_decay: LearningRateDecay = 1.0,
     batch_sampling: BatchSampling = "poisson",
+    poisson_rate: PoissonRate = "pass",
     noise_multiplier: NoiseMultiplier = None,
     mode: Mode = "sound",
     server: Server = None,
     *,
     schedule: Schedule,
+    weighting: PublicWeights,
 ) -> Method:
     """DP-SGD over local epochs, each a full pass or a single batch; the server averages. Momentum starts anew each
-    round.
+    round. Epochs may differ by round, as in the paper's Algorithm 1: `local_epochs = [1, 1, 2, 4]` is for 4 rounds.
 
     Guarantee: every update of a client is differentially private for any one of its samples, over all rounds, at the
     epsilon that the run's certificate states for it.
@@ -68,10 +72,14 @@ def pfl(
     optimizer = sgd_optimizer(lr, momentum, weight_decay, lr_decay, schedule)
     return Method(
         name="pfl",
-        local=client.dp_sgd(client.fixed(clip_norm), optimizer, batch_size, steps, passes, batch_sampling),
-        transform=transforms.identity(),
+        local=client.dp_sgd(
+            client.fixed(clip_norm), optimizer, batch_size, steps, passes, batch_sampling, poisson_rate=poisson_rate
+        ),
+        transform=weighting.after(transforms.identity()),
         mechanism=in_steps(noise_multiplier),
         server=server or optimizers.sgd(),
         released=EVERY_UPDATE,
         claims=claim(mode, "poisson_batches"),
+        notes=weighting.notes,
+        public_sizes=weighting.public_sizes,
     )

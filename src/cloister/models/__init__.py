@@ -15,7 +15,7 @@ from cloister.models.norms import group_norm
 from cloister.models.papernot import papernot_cifar_cnn, papernot_mnist_cnn, pfl_cifar_cnn, pfl_mnist_cnn
 from cloister.models.recurrent import char_lstm
 from cloister.models.resnet import resnet18
-from cloister.models.scatter_nets import scatter_cnn, scatter_linear
+from cloister.models.scatter_nets import pfl_scatter_cnn, pfl_scatter_linear, scatter_cnn, scatter_linear
 from cloister.models.scattering import scatter
 from cloister.models.transformer import char_transformer
 
@@ -34,6 +34,8 @@ CATALOGUE: dict[str, Callable[..., nn.Module]] = {
     "pfl_cifar_cnn": pfl_cifar_cnn,
     "scatter_linear": scatter_linear,
     "scatter_cnn": scatter_cnn,
+    "pfl_scatter_linear": pfl_scatter_linear,
+    "pfl_scatter_cnn": pfl_scatter_cnn,
     "pfl_benchmark_cnn": pfl_benchmark_cnn,
     "char_lstm": char_lstm,
     "char_transformer": char_transformer,
@@ -59,6 +61,8 @@ __all__ = [
     "pfl_benchmark_cnn",
     "pfl_cifar_cnn",
     "pfl_mnist_cnn",
+    "pfl_scatter_cnn",
+    "pfl_scatter_linear",
     "resnet18",
     "scatter",
     "scatter_cnn",

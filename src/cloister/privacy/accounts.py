@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -59,14 +59,19 @@ class Planned:
 
 
 def had_it_gone_on(
-    ledger: Ledger, rounds: int, queries: Mapping[str, Planned], kinds: Mapping[str, object]
+    ledger: Ledger,
+    rounds: int,
+    queries: Mapping[str, Planned],
+    kinds: Mapping[str, object],
+    by_round: Sequence[int] = (),
 ) -> dict[str, Account]:
     """What accounts would have come to in all planned rounds, of which some were not run.
 
     When a run ends by what it has released, the number of its rounds is itself a release. What was run is then computed
     from what might have been, and costs no more than all of it. Every account there is, also of those who have not come
     yet, is charged for every round that is left, as in the first one that it paid for; `kinds` are all accounts, and
-    those of one kind pay the same. Where nobody of a kind has paid, its price is not known, and counts as infinite.
+    those of one kind pay the same. Where rounds differ, `by_round` says how many times as many releases each of them
+    has. Where nobody of a kind has paid, its price is not known, and counts as infinite.
     Queries are charged for as often as they would still be asked, whether they were asked before or not.
     """
     found = accounts_of(ledger)
@@ -86,15 +91,21 @@ def had_it_gone_on(
             continue
         first = paid.get(unit) or of_kind.get(kinds[unit])
         if rounds > done and (paid or done):
-            account.events[NonPrivate() if first is None else first.event] += (
-                rounds - done if first is None else first.count * (rounds - done)
-            )
+            left = rounds - done if first is None else _releases_left(first, done, rounds, by_round)
+            account.events[NonPrivate() if first is None else first.event] += left
         for name, query in queries.items():
             left = query.times - len(asked.get((name, unit), ()))
             if left > 0:
                 event, count = query.cost(unit)
                 account.events[event] += count * left
     return found
+
+
+def _releases_left(paid: Entry, done: int, rounds: int, by_round: Sequence[int]) -> int:
+    """How many releases are in the rounds after `done`, by what a round cost that was paid for."""
+    if not by_round:
+        return paid.count * (rounds - done)
+    return paid.count * sum(by_round[done:rounds]) // by_round[paid.round - 1]
 
 
 class Spending:

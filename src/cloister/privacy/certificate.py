@@ -60,6 +60,8 @@ class Certificate:
     """Every client's, where samples are protected and clients add noise for themselves."""
     noise_place: str
     denominator: float
+    divided_by: str
+    """What a round's sum is divided by, in words."""
     rounds_planned: int
     rounds_charged: int
     releases_charged: int
@@ -123,6 +125,7 @@ def certify(
         noise_multipliers=list(description.noise_multipliers),
         noise_place=method.mechanism.place,
         denominator=description.denominator,
+        divided_by=description.divided_by or _divided_by(description),
         rounds_planned=description.rounds,
         rounds_charged=len({entry.round for entry in ledger.entries if entry.what == "update"}),
         releases_charged=worst.releases,
@@ -143,6 +146,10 @@ def certify(
     )
 
 
+def _divided_by(description: RunDescription) -> str:
+    return "how many took part" if description.method.unit == "sample" else f"{description.denominator:g}, constant"
+
+
 def _executed(description: RunDescription) -> list[str]:
     clients, batches = description.cohort.executed, description.batch_sampling
     if description.method.unit == "sample":
@@ -160,13 +167,20 @@ def price_at(spending: Spending, delta: float) -> Price:
 def _in_advance(description: RunDescription, ledger: Ledger, delta: float) -> Price:
     """What all planned rounds cost, but not more than the budgets, which no run exceeds."""
     queries = {query.name: Planned(query.times, _cost_of(query, description, ledger)) for query in description.queries}
-    accounts = had_it_gone_on(ledger, description.rounds, queries, _kinds(description))
+    accounts = had_it_gone_on(ledger, description.rounds, queries, _kinds(description), _by_round(description))
     found = price_at(Spending(accounts, description.task.copies, description.noise_schedule), delta)
     budgets = [account.budget for account in accounts.values() if account.events]
     allowed = max((b.epsilon if b is not None and b.delta == delta else math.inf for b in budgets), default=math.inf)
     bounds = (found.epsilon_pld, found.epsilon_rdp)
     pld, rdp = (_finite(min(math.inf if one is None else one, allowed)) for one in bounds)
     return Price(delta, pld, rdp)
+
+
+def _by_round(description: RunDescription) -> list[int]:
+    """How many times as many releases each round has, where rounds differ."""
+    local = description.method.local
+    given = (local.get(name) for name in ("local_steps", "local_epochs"))
+    return next((list(found) for found in given if isinstance(found, (list, tuple))), [])
 
 
 def _kinds(description: RunDescription) -> dict[str, object]:

@@ -50,7 +50,7 @@ def not_covered(description: RunDescription, delta: float, private: bool, notes:
         "and the number of classes count as public, and what was computed from the data before they were handed over "
         "(scaling, imputation, selection) is not covered",
         *_loaded(description.model.weights),
-        _declared(task.clients, samples),
+        _declared(task.clients, samples, description.divided_by),
         "floating-point arithmetic: the proof is for real numbers, the noise is drawn with finite precision",
     ]
     if not description.secure_rng:
@@ -117,13 +117,14 @@ def large_delta(delta: float, units: int) -> bool:
     return delta * units >= 1 - 1e-9
 
 
-def _declared(clients: int, samples: bool) -> str:
+def _declared(clients: int, samples: bool, divided_by: str) -> str:
     if samples:
         return (
             "numbers of samples and who took part: how many samples each client has was declared when the run began, "
             "and sets the rates and divisors of its batches"
         )
-    return f"the number of clients: {clients} was declared when the run began and sets the constant denominator"
+    sets = "sets the constant denominator" if "constant" in (divided_by or "constant") else "counts as public"
+    return f"the number of clients: {clients} was declared when the run began and {sets}"
 
 
 def round_up(epsilon: float | None, digits: int = 3) -> str:
@@ -210,7 +211,7 @@ def text(c: Certificate) -> str:
         *(("sampling accounted", line) for line in c.sampling_accounted or ["nothing was charged"]),
         ("sensitivity", _sensitivity(c)),
         ("noise", _noise(c)),
-        ("denominator", "how many took part" if c.unit == "sample" else f"{c.denominator:g}, constant"),
+        ("denominator", c.divided_by),
         ("rounds", f"{c.rounds_charged} of {c.rounds_planned} planned, {c.releases_charged} releases charged"),
         ("budget", _budget(c)),
         *((f"epsilon at {price.delta:g}", _epsilon(c, price)) for price in c.prices),

@@ -163,6 +163,8 @@ class RunDescription:
     format: int
     selection: Part = field(default_factory=dict, metadata={"may_be_missing": True})
     """How the model that is kept is chosen, where it is not the newest: from released models and public data."""
+    divided_by: str = field(default="", metadata={"may_be_missing": True})
+    """What a round's sum is divided by, in words, where that is not the usual."""
 
     def to_json(self) -> dict[str, Any]:
         """Values as strict JSON has them."""

@@ -86,6 +86,24 @@ class FixedSizeGaussian(Event, kind="fixed_size_gaussian"):
 
 
 @dataclass(frozen=True)
+class ReleasedSizeGaussian(Event, kind="released_size_gaussian"):
+    """The same over a cohort that each of `population` units joins with probability `sampling_rate`, whose size is
+    released with the sum, because the sum is divided by it.
+
+    Who joins is secret, how many is not: given that m did, all subsets of m units are equally likely. This is a cohort
+    of fixed size, m of `population`, and no Poisson one; m itself is drawn from no unit's data.
+    """
+
+    noise_multiplier: float
+    sampling_rate: float
+    population: int
+
+    def __post_init__(self) -> None:
+        PoissonGaussian(self.noise_multiplier, self.sampling_rate)
+        expect_count("population", self.population, "the number of units that may join")
+
+
+@dataclass(frozen=True)
 class DiscreteGaussianSum(Event, kind="discrete_gaussian_sum"):
     """A modular sum of integer vectors under `shares` exact discrete Gaussians, each with parameter `scale`.
 

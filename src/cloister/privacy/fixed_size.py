@@ -19,7 +19,8 @@ dots between the points of a grid lies above a convex curve.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,14 +34,28 @@ def sampled(profile: Profile, sampling_rate: float, top: float, interval: float)
     """The release over a share `sampling_rate` of the units as a PLD; what is above the loss `top`, unsampled, is
     infinite.
     """
+    return sampled_by_size(profile, [(1.0, sampling_rate)], top, interval)
+
+
+def sampled_by_size(profile: Profile, shares: Sequence[tuple[float, float]], top: float, interval: float) -> Any:
+    """The same over a share that is drawn, and released: (probability, share) of each, drawn from nobody's data.
+
+    What is released is (share, release over that share). Its profile is the mean of their profiles: of every neighbor
+    the same share has the same probability, and losses are compared share by share. A mean of convex curves is convex,
+    and what holds below eps = 0 holds for it. Probabilities may add up to less than 1: the rest releases nothing.
+    """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    last = math.ceil((top + math.log(sampling_rate + (1 - sampling_rate) * math.exp(-top))) / interval)
+    most = max(share for _, share in shares)
+    last = math.ceil((top + math.log(most + (1 - most) * math.exp(-top))) / interval)
     positive = np.multiply(np.arange(last + 1), interval, dtype=np.float64)
-    # ln(1 + (e^eps - 1)/q), written so that a large eps does not overflow.
-    unsampled = positive + np.log1p(-(1 - sampling_rate) * np.exp(-positive)) - math.log(sampling_rate)
-    above = _without_a_corner(positive, sampling_rate * profile(unsampled))
+    above = np.zeros_like(positive)
+    for probability, share in shares:
+        # ln(1 + (e^eps - 1)/q), written so that a large eps does not overflow.
+        unsampled = positive + np.log1p(-(1 - share) * np.exp(-positive)) - math.log(share)
+        above += probability * share * profile(unsampled)
+    above = _without_a_corner(positive, above)
     negative = -positive[:0:-1]
     below = -np.expm1(negative) + np.exp(negative) * above[:0:-1]
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
@@ -57,6 +72,36 @@ def _without_a_corner(eps: Array, deltas: Array) -> Array:
     point = int(np.argmax(steepness))
     deltas[:point] = -np.expm1(steepness[point] + reach[:point])
     return deltas
+
+
+def binomial_sizes(population: int, sampling_rate: float) -> list[tuple[float, float]]:
+    """How large a Poisson cohort is: (probability, share of the population), as `sampled_by_size` takes them.
+
+    Sizes are put together where there are many, each group at the size of its largest: a larger share loses more. The
+    rare ones far out (1 in 1e9, and 1 in 1e18) are one group each, so that the grid stays fine where it matters.
+
+    >>> [(round(p, 3), share) for p, share in binomial_sizes(2, 0.5)]  # nobody, one in four times, is left out
+    [(0.5, 0.5), (0.25, 1.0)]
+    """
+    from scipy.stats import binom
+
+    sizes = binom(population, sampling_rate)
+    every = range(population + 1)
+    low = bisect_left(every, True, key=lambda size: sizes.cdf(size) >= 1e-9)
+    high, far = (bisect_left(every, True, key=lambda size: sizes.sf(size) <= tail) for tail in (1e-9, 1e-18))
+    step = max(1, -(-(high - low) // _GROUPS))
+    ends = sorted({*range(low, high, step), high, far, population})
+    found, before = [], 0  # of whom nothing is released
+    for end in ends:
+        if end > 0:
+            few = end < population * sampling_rate  # each of the two functions knows all digits of its own tail
+            probability = sizes.cdf(end) - sizes.cdf(before) if few else sizes.sf(before) - sizes.sf(end)
+            found.append((float(probability), end / population))
+        before = max(end, 0)
+    return found
+
+
+_GROUPS = 128
 
 
 def gaussian(eps: Array, shift: float) -> Array:

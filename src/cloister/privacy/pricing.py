@@ -7,6 +7,7 @@ A new kind of event is a class in `events.py` and a function here that makes its
 | full              | add/remove one | Gaussian, sensitivity C                       | the same                      |
 | Poisson           | add/remove one | Poisson-subsampled Gaussian, both directions  | the same                      |
 | fixed size        | replace one    | strict profile, sensitivity 2C (`fixed_size`) | Wang, Balle & Kasiviswanathan |
+| size released     | replace one    | the mean of these over all sizes              | unknown: infinity             |
 | modular sum       | add/remove one | left to RDP                                   | `discrete_gaussian.py`        |
 | binomial, batches | replace one    | `binomial.py`, sampled as fixed sizes are     | unknown: infinity             |
 | anything else     | -              | refused                                       | refused                       |
@@ -36,6 +37,7 @@ from cloister.privacy.events import (
     NonPrivate,
     NoOp,
     PoissonGaussian,
+    ReleasedSizeGaussian,
     Unsupported,
     to_json,
 )
@@ -200,6 +202,30 @@ def _(event: FixedSizeGaussian) -> Pricing:
         ),
         dp_event=lambda dp: dp.SampledWithoutReplacementDpEvent(population, size, dp.GaussianDpEvent(z / 2)),
     )
+
+
+@_record.register
+def _(event: ReleasedSizeGaussian) -> Pricing:
+    # Given the size, the cohort is one of fixed size: amplification is by the share that came, and not by the rate.
+    z, sampling_rate, population = event.noise_multiplier, event.sampling_rate, event.population
+    record = _gaussian(
+        lambda drawn: (
+            f"Poisson {drawn}, rate {sampling_rate:g} of {population}, whose actual sizes are released: uniform ones "
+            f"of each size, noise multiplier {z:.6g} of half the distance that a replacement can move the sum"
+        ),
+        Adjacency.REPLACE_ONE,
+        z,
+        moved=2,
+        share=2 * sampling_rate,
+        pld=lambda interval: fixed_size.sampled_by_size(
+            partial(fixed_size.gaussian, shift=2 / z),
+            fixed_size.binomial_sizes(population, sampling_rate),
+            _cut_off(2 / z),
+            interval,
+        ),
+        dp_event=_no_pld,
+    )
+    return replace(record, has_rdp=False, rdp=_infinite)
 
 
 @_record.register

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cloister.client.batches import Chunk, Drawn, Work
 from cloister.client.poisson_batches import StepNoise, draw_batches
-from cloister.core import Batch, Context, Grad, Phase, State, Tensors
+from cloister.core import Batch, Grad, Phase, State, Tensors
 from cloister.core.precision import multiplying
 from cloister.errors import BudgetExceededError, CloisterError
 from cloister.privacy.ledger import Ledger
@@ -72,7 +72,7 @@ def names_clients(numbers: Tensor, clients: int) -> bool:
 def _pay(fed: Federation, ledger: Ledger, offer: Offer, asked: Tensor) -> Tensor:
     """Charge every client's own account; those who can pay take part. Refused when nobody there is can pay."""
     replays = fed.streams.replays
-    charges = fed.charges(asked.tolist(), offer.noise_scale)
+    charges = fed.charges(asked.tolist(), offer.noise_scale, offer.round)
     if fed.population.here is not None and replays and any(ledger.has_paid(unit, offer.round) for unit in charges):
         raise CloisterError(
             f"Expected a round that was not answered before, found round {offer.round} again: with a seed, another "
@@ -80,7 +80,7 @@ def _pay(fed: Federation, ledger: Ledger, offer: Offer, asked: Tensor) -> Tensor
         )
     refused = ledger.charge_each(charges, round=offer.round, repeatable=replays)
     if refused and len(refused) == len(charges):
-        everybody = fed.charges(list(range(fed.population.clients)), offer.noise_scale)
+        everybody = fed.charges(list(range(fed.population.clients)), offer.noise_scale, offer.round)
         if len(ledger.refusals(everybody, round=offer.round, repeatable=replays)) == len(everybody):
             raise BudgetExceededError(next(iter(refused.values())))
     stays = [sample_account(client) not in refused for client in asked.tolist()]
@@ -169,7 +169,7 @@ class RoundPlan:
         like = self.offer.w.new_empty(local.private.draws(self.offer.w.shape[0]))
         sizes = fed.population.counts[clients].tolist()
         sources = [
-            (client, fed.noise_of(client) * self.offer.noise_scale, local.batching.steps_for(size))
+            (client, fed.noise_of(client) * self.offer.noise_scale, local.batching.steps_for(size, self.offer.round))
             for client, size in zip(clients.tolist(), sizes, strict=True)
         ]
         return StepNoise(fed.streams, self.offer.round, sources, like, places)
@@ -242,27 +242,31 @@ class Sending(NamedTuple):
     has_data: Tensor
     key: Tensor
     share: Tensor
+    samples: Tensor
 
     @classmethod
     def of(cls, work: Work) -> Sending:
-        return cls(work.has_data, work.key, work.share)
+        return cls(work.has_data, work.key, work.share, work.samples)
 
 
 def message_of(fed: Federation, w: Tensor, broadcast: State, state: Tensors, sending: Sending) -> tuple[Tensor, Tensor]:
     """What leaves a client, and whether its update was finite. Whatever the parts do, without data it is zero (and
     noise)."""
     transform = fed.method.transform
-    context = Context(fed.objective, fed.public_samples, fed.denominator, w, sending.key, w.shape[0], broadcast)
+    context = fed.context(w, broadcast, sending.key, sending.samples)
     update = fed.method.local.update(fed.objective.layout, state, w)
-    finite = _is_finite(update)
+    finite = _has_finite_norm(update)
     counts = finite & sending.has_data
-    message = transform.encode(_zero_unless(counts, update), context)
-    if message.is_floating_point():  # scaling can make a huge update infinite, and what is not finite has no bound
+    # Whole numbers that stand for zero need not be zero (`quantize_to_levels`): a broken update must be encoded as one
+    # that is zero, and stay so, or it would be farther from its neighbors than was priced.
+    whole = fed.sensitivity.integer
+    # On a GPU other updates that are not finite are encoded as well, and then replaced by zero: a pass over all less.
+    message = transform.encode(update if update.is_cuda and not whole else _zero_unless(counts, update), context)
+    if not whole and not transform.stays_finite:
+        # scaling can make a huge update infinite, and what is not finite has no bound
         finite = finite & _is_finite(message)
         counts = finite & sending.has_data
-    else:  # whole numbers that stand for zero need not be zero, and a broken update must look like one that is zero
-        counts = sending.has_data
-    message = _zero_unless(counts, message)
+    message = _zero_unless(sending.has_data if whole else counts, message)
     if fed.method.mechanism.place == "distributed":
         message = message + sending.share
     return message if transform.after is None else transform.after(message, context), finite
@@ -273,6 +277,14 @@ def _zero_unless(counts: Tensor, vector: Tensor) -> Tensor:
     if counts.is_cuda or is_transformed(counts):
         return torch.where(counts, vector, torch.zeros_like(vector))
     return vector if bool(counts) else torch.zeros_like(vector)
+
+
+def _has_finite_norm(update: Tensor) -> Tensor:
+    """The same of an update: on a GPU by the norm that a clip needs as well, so that it is computed once. The squares
+    of all that float32 holds are finite in float64."""
+    if update.is_cuda and update.dtype == torch.float32:
+        return torch.isfinite(torch.linalg.vector_norm(update, dtype=torch.float64))
+    return _is_finite(update)
 
 
 def _is_finite(vector: Tensor) -> Tensor:

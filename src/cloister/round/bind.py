@@ -29,7 +29,7 @@ from cloister.core import (
 from cloister.core.mechanism import as_drawn
 from cloister.core.state import flatten
 from cloister.errors import CloisterError, expect
-from cloister.privacy.events import Adjacency, Event, Gaussian, NonPrivate, PoissonGaussian
+from cloister.privacy.events import Adjacency, Event, Gaussian, NonPrivate, PoissonGaussian, ReleasedSizeGaussian
 from cloister.privacy.ledger import Charge
 from cloister.privacy.pricing import adjacency_of
 from cloister.privacy.unit import ProtectedUnit, sample_account
@@ -93,25 +93,32 @@ class Federation:
         noise = self.multipliers[client] if self.multipliers else self.method.mechanism.noise_multiplier
         return noise or 0.0
 
-    def charges(self, members: list[int], noise_scale: float = 1.0) -> dict[str, Charge]:
-        """What a round costs whom: all clients' one account, or one of each member that has data."""
+    def charges(self, members: list[int], noise_scale: float = 1.0, round: int | None = None) -> dict[str, Charge]:
+        """What a round costs whom: all clients' one account, or one of each member that has data.
+
+        Where rounds differ in their numbers of steps, it must be said which one it is.
+        """
         if self.unit is ProtectedUnit.CLIENT:
             return {self.unit: Charge(self.event)}
         sizes = self.population.counts
         found: dict[str, Charge] = {}
         known: dict[tuple[float, int], Charge] = {}
-        layout = self.objective.layout
+        layout, batching = self.objective.layout, self.method.local.batching
         for client in members:
             key = (self.noise_of(client) * noise_scale, int(sizes[client]))
             if key[1]:
-                known[key] = known[key] if key in known else charge_of(self.method, *key, self.copies, layout)
+                if key not in known:
+                    steps = batching.steps_for(key[1], round)
+                    known[key] = charge_of(self.method, *key, steps, self.copies, layout)
                 found[sample_account(client)] = known[key]
         return found
 
-    def context(self, w: Tensor, broadcast: State, key: Tensor | None = None) -> Context:
-        """What transforms may know: without a key, the server's."""
-        key = torch.zeros((), dtype=torch.int64, device=w.device) if key is None else key
-        return Context(self.objective, self.public_samples, self.denominator, w, key, w.shape[0], broadcast)
+    def context(self, w: Tensor, broadcast: State, key: Tensor | None = None, samples: Tensor | None = None) -> Context:
+        """What transforms may know: without a key and a number of samples, the server's."""
+        key = _zero_on(w.device) if key is None else key
+        samples = _zero_on(w.device) if samples is None else samples
+        size = w.shape[0]
+        return Context(self.objective, self.public_samples, self.denominator, w, key, size, broadcast, samples=samples)
 
     def blank(self, w: Tensor, broadcast: State) -> Tensor:
         """A message of zeros: messages are not always of the shape and type of the model."""
@@ -132,6 +139,10 @@ class Federation:
         start = self.method.local.init(w) if names else {}
         clients = self.population.clients
         return {n: known[n].clone() if n in known else start[n].expand(clients, -1).clone() for n in names}
+
+
+def _zero_on(device: torch.device) -> Tensor:
+    return torch.zeros((), dtype=torch.int64, device=device)
 
 
 def bind(
@@ -238,6 +249,7 @@ def bind_method(
     if noise is not None and method.bind is not None:
         context = BindContext(layout, expected, cohort.min_separation(clients), public_samples, norms, public_median)
         method = replace(method.bind(method, context), bind=None)
+    _expect_public_sizes(method)
     if method.mechanism.place == "local":
         _expect_private_steps(method)
         return method
@@ -284,6 +296,18 @@ def bind_method(
     return method
 
 
+def _expect_public_sizes(method: Method) -> None:
+    """Where single samples are protected, a message may depend on their number only if that is public."""
+    if method.transform.weighting is None or method.unit is not ProtectedUnit.SAMPLE or method.public_sizes:
+        return
+    if adjacency_of(method.local.batching.event(1.0, 1)) is not Adjacency.REPLACE_ONE:
+        raise CloisterError(
+            f"Expected public numbers of samples for {method.name} with weights by them, found poisson batches, where "
+            "a sample is added or removed and its client would weigh more or less: declare them public (public_sizes = "
+            'true), replace samples instead (batch_sampling = "fixed_size"), or leave client_weights out.'
+        )
+
+
 def _expect_private_steps(method: Method) -> None:
     """Noise in the steps protects samples whose batches are secret, and a message that is made of nothing else."""
     local = method.local
@@ -295,15 +319,15 @@ def _expect_private_steps(method: Method) -> None:
         )
 
 
-def charge_of(method: Method, noise: float, samples: int, copies: int, layout: Layout) -> Charge:
-    """What a round costs a sample of a client with so many samples, if it lies with `copies` such clients."""
+def charge_of(method: Method, noise: float, samples: int, steps: int, copies: int, layout: Layout) -> Charge:
+    """What so many steps cost a sample of a client with so many samples, if it lies with `copies` such clients."""
     batching, private = method.local.batching, method.local.private
     if not noise:
         return Charge(NonPrivate())
-    steps = batching.steps_for(samples) * copies
     if private is not None:
-        return Charge(batching.event(private.worth(noise), samples), steps)
-    return Charge(method.mechanism.account(batching.event(noise, samples), sensitivity_of(method, layout)), steps)
+        return Charge(batching.event(private.worth(noise), samples), steps * copies)
+    event = method.mechanism.account(batching.event(noise, samples), sensitivity_of(method, layout))
+    return Charge(event, steps * copies)
 
 
 def event_of(method: Method, cohort: Cohort, layout: Layout, clients: int) -> Event:
@@ -315,7 +339,22 @@ def event_of(method: Method, cohort: Cohort, layout: Layout, clients: int) -> Ev
     sound = noise if sensitivity.assumed_l2 is None else noise * sensitivity.assumed_l2 / sensitivity.l2
     if method.local_only:  # a message becomes any other, under one share of the noise, and everybody sees whose it is
         return Gaussian(sound * sensitivity.l2 / (sensitivity.replaced * math.sqrt(cohort.expected(clients))))
-    event = cohort.event(sound, clients)
+    event = cohort_event(method, cohort, sound, clients)
     if adjacency_of(event) is Adjacency.REPLACE_ONE:  # which is priced as if the sum moved by twice the bound
-        event = cohort.event(sound * 2 * sensitivity.l2 / sensitivity.replaced, clients)
+        event = cohort_event(method, cohort, sound * 2 * sensitivity.l2 / sensitivity.replaced, clients)
     return method.mechanism.account(event, sensitivity)
+
+
+def cohort_event(method: Method, cohort: Cohort, noise: float, clients: int) -> Event:
+    """What such noise over such cohorts is worth, where clients are protected.
+
+    Whoever divides by a cohort's actual size releases it: the size of the steps and of their noise follow from it. With
+    N clients on a public roster it is a sum of N coins, which no client's data have a part in. But given that m came,
+    the cohort is one of all subsets of m: a client was in it with probability m/N and not q, and one in whose place
+    another is moves the sum by twice the bound, not by one. So what is priced are cohorts of fixed size, over all
+    sizes, for replacing a client's data (by none, for one). Cohorts whose size is a constant cost what they cost.
+    """
+    event = cohort.event(noise, clients)
+    if method.average_over == "actual" and isinstance(event, PoissonGaussian):
+        return ReleasedSizeGaussian(noise, event.sampling_rate, clients)
+    return event

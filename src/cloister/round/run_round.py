@@ -12,11 +12,11 @@
                   10 step      server optimizer, on the sum divided by a constant
 
 Guarantee, where clients are protected: what leaves the round depends on a client's data only through one term of the
-sum, whose norm is at most the bound that the noise was scaled to. Weights are equal; the denominator is a constant of
-the run.
+sum, whose norm is at most the bound that the noise was scaled to. Weights are equal, or at most 1; the denominator is a
+constant of the run (or the cohort's actual size, which is priced: `bind.cohort_event`).
 
 Guarantee, where samples are: every message is private by itself, and its client has paid for it (`answer`). Who took
-part is no secret then, so the sum is divided by how many they were.
+part is no secret then, so the sum is divided by how many they were (or, with weights, by their public sizes).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cloister.core import Context, MethodState, State
+from cloister.core import MethodState, State
 from cloister.errors import CloisterError, expect
 from cloister.privacy.events import NoOp
 from cloister.privacy.ledger import Ledger
@@ -120,14 +120,22 @@ def close_round(
     if total is None:
         total = fed.blank(w, offer.broadcast).clone()
     total, mechanism_state = _with_server_noise(fed, offer.round, total, took_part, state.mechanism)
-    no_key, transform_state = torch.zeros((), dtype=torch.int64, device=w.device), state.transform
-    context = Context(fed.objective, fed.public_samples, fed.denominator, w, no_key, w.shape[0], offer.broadcast)
+    transform_state, context = state.transform, fed.context(w, offer.broadcast)
     if method.transform.decode is not None:
         total, transform_state = method.transform.decode(total, context, state.transform)
         context = replace(context, released=transform_state)
-    mean = total / (fed.denominator if fed.unit is ProtectedUnit.CLIENT else max(took_part, 1))
+    weighting = method.transform.weighting
+    mean = total if weighting is not None and weighting.averages else total / _divisor(fed, offer, took_part)
     w, server_state = method.server.update(w, mean, state.server, context)
     return w, MethodState(transform_state, mechanism_state, server_state, state.clients)
+
+
+def _divisor(fed: Federation, offer: Offer, took_part: int) -> float:
+    """What a sum is divided by. Where clients are protected it is known before anybody has answered: who does not
+    answer may have stayed away because of its data."""
+    if fed.unit is ProtectedUnit.SAMPLE:
+        return max(took_part, 1)
+    return max(len(offer.clients), 1) if fed.method.average_over == "actual" else fed.denominator
 
 
 def _with_server_noise(

@@ -82,6 +82,7 @@ def describe_run(
         draws=DRAWS,
         format=FORMAT,
         selection=selection.to_json(),
+        divided_by=method.divided_by(fed.denominator),
     )
 
 
@@ -140,10 +141,10 @@ def describe_model(
 def _batch_sampling(batching: Batching) -> str | None:
     """How batches are drawn, in words."""
     if batching.batch_sampling == "poisson":
-        return (
-            "in every step each sample joins its client's batch independently, with probability 1/(steps of a pass in "
-            f"batches of {batching.batch_size})"
-        )
+        exact = f"{batching.batch_size}/(samples of the client), at most 1"
+        of_a_pass = f"1/(steps of a pass in batches of {batching.batch_size})"
+        rate = exact if batching.poisson_rate == "exact" else of_a_pass
+        return f"in every step each sample joins its client's batch independently, with probability {rate}"
     if batching.batch_sampling == "fixed_size":
         return (
             f"in every step {batching.batch_size} of a client's samples (or all), drawn uniformly without replacement"
@@ -170,7 +171,7 @@ def _claim(fed: Federation, arithmetic: str) -> ClaimDescription:
     most, largest = max(sizes), sizes.index(max(sizes))  # of the largest client, noise and rate alike
     own = fed.noise_of(largest)
     alike = [sample_account(client) for client, n in enumerate(sizes) if n == most and fed.noise_of(client) == own]
-    event = fed.charges([largest])[sample_account(largest)].event
+    event = fed.charges([largest], round=1)[sample_account(largest)].event
     sampling_rate = fed.method.local.batching.expected(most) / most
     return ClaimDescription(arithmetic, own, sampling_rate, tuple(alike), to_json(event))
 
@@ -197,9 +198,8 @@ def _behavior(fed: Federation, w: Tensor, task: Task) -> tuple[float, ...]:
     made_up = Population(inputs, labels, ones * 0, ones)
     somewhere = 0.1 * torch.randn(w.shape, generator=random).to(w)
     local = fed.method.local
-    few = replace(
-        local.phases[0], batching=Batching(batch_size=4, local_steps=3, batch_sampling=local.batching.batch_sampling)
-    )
+    batching = replace(local.batching, batch_size=4, local_steps=3, local_epochs=None, by_round=())
+    few = replace(local.phases[0], batching=batching)
     others = (replace(phase, batching=replace(phase.batching, batch_size=4)) for phase in local.phases[1:])
     brief = replace(local, phases=(few, *others))
     # Without noise, which would drown what is to be told apart.

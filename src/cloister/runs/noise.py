@@ -32,14 +32,13 @@ class Noise:
 
 @dataclass(frozen=True)
 class Clients:
-    """What noise depends on: the clients' numbers of samples, how often one of them takes part, and what that costs.
+    """What noise depends on: the clients' numbers of samples, and what all rounds of a run cost one of them.
 
     A sample may lie with several clients (`overlap`), and what these release about it adds up. `always`: every client
     takes part in every round for certain, which no draw leaves to chance.
     """
 
     sizes: Sequence[int]
-    participations: int
     charge: Callable[[Method, float, int], Charge]
     overlap: bool = False
     always: bool = True
@@ -195,8 +194,8 @@ def _common_order(method: Method, clients: Clients, asked: list[tuple[float, int
         price = partial(filtered_epsilon, beside=beside)
         noise = _noise_for(method, clients, target, samples, delta, None, None, price=price)
         charge = clients.charge(method, noise, samples)
-        order = best_order(charge.event, charge.count * clients.participations, delta, beside)
-        cost = filtered_epsilon(charge.event, charge.count * clients.participations, delta, order, beside) / target
+        order = best_order(charge.event, charge.count, delta, beside)
+        cost = filtered_epsilon(charge.event, charge.count, delta, order, beside) / target
         needs[noise, cost] = order
     return needs[max(needs)]
 
@@ -221,7 +220,7 @@ def _noise_for(
     def event(noise: float) -> Event:
         return clients.charge(method, noise, samples).event
 
-    releases = clients.charge(method, 1.0, samples).count * clients.participations
+    releases = clients.charge(method, 1.0, samples).count
     beside = clients.beside(target, samples)
     by_order = price if order is None else partial(filtered_epsilon, order=order, beside=beside)
     return calibrate(event, releases, target, delta, price=by_order, beside=beside)

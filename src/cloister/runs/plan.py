@@ -86,6 +86,7 @@ def plan(
     names, notes = ((), ()) if task is None else (task.client_names, (_FROM_DATA,))
     held = options.validation == "private"
     expect(rounds is not None or not held, "rounds beside private validation", "none", "say how many")
+    _expect_rounds(method, rounds)
     own, copies = _sizes(method, task, clients, sizes), 1 if task is None else task.copies
     terms = Terms(
         cohort,
@@ -183,6 +184,14 @@ def _expect_question(method: Method, rounds: int | None, epsilon: Target, delta:
     expect(delta is not None, "a delta", None, "choose one well below 1/clients, such as 1e-5")
     assert delta is not None
     expect_delta(delta)
+
+
+def _expect_rounds(method: Method, rounds: int | None) -> None:
+    """Steps that are given for each round say how many rounds there are."""
+    batching = method.local.batching
+    known = len(batching.by_round)
+    expect(rounds is not None or not known, f"rounds = {known}, as many as steps are given for", None, "give them")
+    batching.expect_rounds(rounds or 1)
 
 
 def _layout(task: Task | None, model: nn.Module | Callable[[], nn.Module] | None, parameters: int | None) -> Layout:

@@ -37,6 +37,7 @@ class ClientPlan:
     sampling_rate: float
     """The share of the samples that is in a step's batch, on average."""
     steps_per_round: int
+    """The most that any round has."""
     rounds: int
     """In how many rounds the client takes part at most, or in all likelihood."""
     steps: int
@@ -165,16 +166,15 @@ class Plan:
             history = (account.budget, frozenset(account.events.items()))
             if history not in spent:
                 spent[history] = spending.lost(account, self.delta)
-            steps = batching.steps_for(samples)
             rows.append(
                 ClientPlan(
                     name=self.names[client] if self.names else str(client),
                     account=account.unit,
                     samples=samples,
                     sampling_rate=batching.expected(samples) / samples,
-                    steps_per_round=steps,
+                    steps_per_round=batching.most_steps(samples, self.rounds, 1),
                     rounds=rounds,
-                    steps=steps * rounds,
+                    steps=self.terms.steps(self.method, samples),
                     noise_multiplier=self.noise.multipliers[client]
                     if self.noise.multipliers
                     else self.noise_multiplier,

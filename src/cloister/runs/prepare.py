@@ -231,7 +231,7 @@ def _with_own_noise(fed: Federation, w: Tensor, description: RunDescription, fin
 
 def _expect_a_round(fed: Federation, budgets: Mapping[str, Budget]) -> None:
     """Refuse what has no price, and budgets that do not pay for one round of anybody."""
-    charges = fed.charges(list(range(fed.population.clients)))
+    charges = fed.charges(list(range(fed.population.clients)), round=1)
     if not charges:
         raise CloisterError("Expected some client to have samples, found none: check the data.")
     ledger = Ledger.create(None, "trial", budgets)

@@ -25,6 +25,7 @@ from cloister.privacy.events import Adjacency
 from cloister.privacy.ledger import Charge
 from cloister.privacy.pricing import adjacency_of
 from cloister.privacy.unit import ProtectedUnit, sample_account
+from cloister.round.bind import cohort_event
 from cloister.round.queries import query_event
 from cloister.runs.request import DTYPES, Options, Request, Target, usable_device
 from cloister.runs.selection import Selection
@@ -152,7 +153,7 @@ def _adjacency(method: Method, cohort: Cohort, clients: int) -> Adjacency | None
     """Which neighbors the prices of a method's rounds are about."""
     if method.unit is ProtectedUnit.SAMPLE:
         return adjacency_of(method.local.batching.event(1.0, 1))
-    return adjacency_of(cohort.event(1.0, clients))
+    return adjacency_of(cohort_event(method, cohort, 1.0, clients))
 
 
 def with_validation(request: Request) -> tuple[Request, Population | None]:

@@ -174,7 +174,8 @@ class Request:
         expect_target(self.epsilon)
         if self.delta is not None:
             expect_delta(self.delta)
-        _expect_local_work(self.method, self.task)
+        self.method.local.batching.expect_rounds(self.rounds)
+        _expect_local_work(self.method, self.task, self.rounds)
         expect_samples_apart(self.method, self.task)
         expect_validated(self.options, self.task)
         if self.options.personalize != "none":
@@ -212,10 +213,10 @@ def _expect_model(model: object) -> None:
         pass  # no signature is known, so that only trying tells
 
 
-def _expect_local_work(method: Method, task: Task) -> None:
+def _expect_local_work(method: Method, task: Task, rounds: int) -> None:
     """A round's batches of one client are laid out at once, so there is a limit to what they may hold."""
     largest, batching = max(task.population.counts.tolist(), default=0), method.local.batching
-    samples = batching.steps_for(largest) * min(batching.batch_size, largest)
+    samples = batching.most_steps(largest, rounds, 1) * min(batching.batch_size, largest)
     remedy = "take fewer steps or epochs in a round, and more rounds"
     expect(samples <= MOST_LOCAL, f"at most {MOST_LOCAL:,} samples a client and round, batch by batch", samples, remedy)
 

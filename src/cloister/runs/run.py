@@ -154,7 +154,8 @@ def _now_and_then(ready: Ready, task: Task) -> int:
         if batching.local_epochs
         else (batching.local_steps or 1) * batching.batch_size
     )
-    trained = 3 * passed * ready.fed.denominator
+    rounds = batching.by_round or (1,)
+    trained = 3 * passed * sum(rounds) / len(rounds) * ready.fed.denominator
     return max(1, -(-ready.description.rounds // 50), round(len(task.test_labels) / max(0.015 * trained, 1e-9)))
 
 

@@ -68,7 +68,10 @@ def _of_clients(terms: Terms, method: Method) -> Signal:
     multiplier = method.mechanism.noise_multiplier or 0.0
     # Votes do not say how many numbers they are; a unanimous one is compared with the noise on a count.
     width = known.l2 if known.length is None else math.sqrt(known.length)
-    best = expected * known.l2 / (multiplier * known.unit * width)
+    weighting = method.transform.weighting
+    best = (
+        expected * known.l2 / (multiplier * known.unit * width) * (1.0 if weighting is None else weighting.mean_weight)
+    )
     over_rounds = terms.rounds / _summed_noise(method, terms.rounds)
     return Signal(best, best * over_rounds, unrelated=best / math.sqrt(max(expected, 1.0)))
 
@@ -98,7 +101,7 @@ def _of_samples(terms: Terms, method: Method, noise: Noise) -> Signal:
         multiplier = noise.multipliers[client] if noise.multipliers else method.mechanism.noise_multiplier or 0.0
         # Where whole messages have the noise, a message is one gradient, and several clients may share the noise.
         drawn = batching.expected(samples) if in_steps else math.sqrt(method.mechanism.settings.get("shares", 1))
-        steps.append(batching.steps_for(samples) * terms.participations)
+        steps.append(terms.steps(method, samples))
         ratios.append(drawn / multiplier if samples else 0.0)
     alone = [math.sqrt(count / length) * ratio for count, ratio in zip(steps, ratios, strict=True)]
     noises = sum(count / ratio**2 for count, ratio in zip(steps, ratios, strict=True) if ratio)

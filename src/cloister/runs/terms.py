@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
@@ -48,7 +49,7 @@ class Terms:
         """How many clients there are."""
         return len(self.sizes)
 
-    @property
+    @cached_property
     def participations(self) -> int:
         """In how many rounds a client takes part at most (or, of cohorts that are drawn, in all likelihood)."""
         return self.cohort.participations(self.rounds, self.clients)
@@ -64,8 +65,17 @@ class Terms:
         return event_of(self.complete(method), self.cohort, self.layout, self.clients)
 
     def charge(self, method: Method, multiplier: float, samples: int) -> Charge:
-        """What a round costs a client with so many samples, where samples are protected."""
-        return charge_of(self.complete(with_noise(method, multiplier)), multiplier, samples, self.copies, self.layout)
+        """What all rounds cost a client with so many samples, where samples are protected."""
+        return self._charge(self.complete(with_noise(method, multiplier)), multiplier, samples)
+
+    def _charge(self, method: Method, multiplier: float, samples: int) -> Charge:
+        """The same for a method that is complete."""
+        steps = self.steps(method, samples)
+        return charge_of(method, multiplier, samples, steps, self.copies, self.layout)
+
+    def steps(self, method: Method, samples: int) -> int:
+        """How many a client with so many samples takes in all rounds, at most or in all likelihood."""
+        return method.local.batching.most_steps(samples, self.rounds, self.participations)
 
     def noise(self, method: Method, epsilon: Target, delta: float | None, known: RunDescription | None = None) -> Noise:
         """The method with calibrated noise, and the budgets. `known` is the description of a run that is resumed."""
@@ -73,7 +83,6 @@ class Terms:
         always = self.cohort.expected(self.clients) == self.clients
         clients = Clients(
             self.sizes,
-            self.participations,
             self.charge,
             self.copies > 1,
             always,
@@ -97,8 +106,8 @@ class Terms:
             if samples:
                 key = noise.multipliers[client] if noise.multipliers else method.mechanism.noise_multiplier or 0.0
                 if (key, samples) not in known:
-                    charge = charge_of(method, key, samples, self.copies, self.layout)
-                    known[key, samples] = Counter({charge.event: charge.count * self.participations})
+                    charge = self._charge(method, key, samples)
+                    known[key, samples] = Counter({charge.event: charge.count})
                 unit = sample_account(client)
                 budget = noise.budgets.get(unit)
                 found[unit] = Account(unit, budget, known[key, samples] + self._beside(budget, samples))

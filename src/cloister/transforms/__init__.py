@@ -7,10 +7,12 @@ from cloister.transforms.masks import active_part, public_mask, random_mask
 from cloister.transforms.quantization import quantize
 from cloister.transforms.top_k import top_k_after_noise, top_k_of_sum
 from cloister.transforms.votes import votes
+from cloister.transforms.weights import capped_weights, size_weights
 
 __all__ = [
     "active_part",
     "adaptive_clip",
+    "capped_weights",
     "chain",
     "clip_each_tensor",
     "clip_l2",
@@ -20,6 +22,7 @@ __all__ = [
     "quantize",
     "quantize_to_levels",
     "random_mask",
+    "size_weights",
     "top_k_after_noise",
     "top_k_of_sum",
     "votes",

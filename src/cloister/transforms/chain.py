@@ -18,6 +18,8 @@ def chain(*parts: Transform) -> Transform:
     """
     afters = [number for number, part in enumerate(parts) if part.after is not None]
     expect(len(afters) < 2, "one transform that acts after the noise", len(afters), "leave one out")
+    weightings = [part.weighting for part in parts if part.weighting is not None]
+    expect(len(weightings) < 2, "one transform that weighs messages", len(weightings), "leave one out")
 
     def stages(size: int | None, layout: Layout, known: Sensitivity | None = None) -> list[Sensitivity]:
         """What reaches each part, and what leaves the last."""
@@ -81,4 +83,6 @@ def chain(*parts: Transform) -> Transform:
         next((part.bits for part in reversed(parts) if part.bits is not None), None),
         next((part.entries for part in reversed(parts) if part.entries is not None), None),
         parts,
+        weightings[0] if weightings else None,
+        all(part.stays_finite for part in parts),
     )

@@ -38,6 +38,7 @@ def clip_l2(clip_norm: float) -> Transform:
         {"clip_norm": clip_norm},
         lambda update, context: clip_to_norm(update, clip_norm),
         lambda known, layout: Sensitivity(clip_norm, known.length),
+        stays_finite=True,
     )
 
 

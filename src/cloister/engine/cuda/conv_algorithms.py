@@ -127,13 +127,19 @@ class Tiles:
         return self._convolve(_last(gy), turned, None, list(size), 1, w.shape[3] - 1 - padding, stride)
 
     def weight_gradient(self, gy: Tensor, x: Tensor, kernel: Sequence[int], stride: int, padding: int) -> Tensor:
+        if self.precision == "tf32" and gy.shape[2] >= _MANY_CHANNELS:
+            return Unfold.weight_gradient(gy, x, kernel, stride, padding)
         how, tile = default_tile("weight_gradient", self.precision)
         found = torch.ops.cloister.weight_gradient(_last(gy), _last(x), list(kernel), stride, padding, list(tile), how)
         return _first(found)
 
     def _convolve(self, x: Tensor, w: Tensor, bias: Tensor | None, size: list[int], *where: int) -> Tensor:
-        how, tile = default_tile("convolve", self.precision)
+        how, tile = default_tile("convolve", self.precision, x.shape[-1])
         return _first(torch.ops.cloister.convolve(x, w, bias, size, *where, list(tile), how))
+
+
+_MANY_CHANNELS = 256
+"""From which on a library's product of matrices is so much faster than the kernel that patches are written down."""
 
 
 def _last(x: Tensor) -> Tensor:

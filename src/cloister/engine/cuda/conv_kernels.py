@@ -43,12 +43,17 @@ def _convolve(
     PRECISION: tl.constexpr, WIDE: tl.constexpr, HIGH: tl.constexpr, DEEP: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(2).to(tl.int64)
-    pixel = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
+    pixel = tl.program_id(0) // (DILATION * DILATION) * WIDE + tl.arange(0, WIDE)
     o = tl.program_id(1) * HIGH + tl.arange(0, HIGH)
-    image, spot = pixel // (P * Q), pixel % (P * Q)
-    top, left = spot // Q * STRIDE - PAD, spot % Q * STRIDE - PAD
+    # Between the pixels of a dilated image are zeros: for outputs that lie `DILATION` apart, the same filter entries
+    # meet pixels. A program takes outputs of one such class, from (down, right) on, and only these entries.
+    down, right = tl.program_id(0) // DILATION % DILATION, tl.program_id(0) % DILATION
+    tall, broad = (P - down + DILATION - 1) // DILATION, (Q - right + DILATION - 1) // DILATION
+    real = pixel < B * tall * broad
+    image, spot = pixel // (tall * broad), pixel % (tall * broad)
+    p, q = spot // broad * DILATION + down, spot % broad * DILATION + right
+    top, left = p * STRIDE - PAD, q * STRIDE - PAD
     corner = ((image * H + top) * W + left) * C
-    real = pixel < B * P * Q
     x += client * B * H * W * C
     w += client * O * R * S * C
     total = tl.zeros((WIDE, HIGH), tl.float32)
@@ -70,14 +75,15 @@ def _convolve(
             total = product(patch, tl.trans(weight), total, PRECISION)
     else:
         blocks = tl.cdiv(C, DEEP)
-        for i in range(R * S * blocks):
-            tap = i // blocks
-            r, s = tap // S, tap % S
+        first_r, first_s = (PAD + DILATION * R - down) % DILATION, (PAD + DILATION * S - right) % DILATION
+        across = (S - first_s + DILATION - 1) // DILATION
+        for i in range((R - first_r + DILATION - 1) // DILATION * across * blocks):
+            r, s = first_r + i // blocks // across * DILATION, first_s + i // blocks % across * DILATION
+            tap = r * S + s
             c = i % blocks * DEEP + tl.arange(0, DEEP)
             row, column = top + r, left + s
             inside = real & (row >= 0) & (column >= 0)
             if DILATION > 1:
-                inside = inside & (row % DILATION == 0) & (column % DILATION == 0)
                 row, column = row // DILATION, column // DILATION
                 place = ((image * H + row) * W + column) * C
             else:
@@ -93,7 +99,8 @@ def _convolve(
     if BIAS:
         total += tl.load(bias + client * O + o, mask=o < O, other=0.0)[None, :]
     y += client * B * P * Q * O
-    tl.store(y + pixel[:, None] * O + o[None, :], total, mask=real[:, None] & (o < O)[None, :])
+    place = (image * P + p) * Q + q
+    tl.store(y + place[:, None] * O + o[None, :], total, mask=real[:, None] & (o < O)[None, :])
 
 
 @triton.jit
@@ -154,7 +161,8 @@ def convolve_launch(
         w.shape[2], w.shape[3], stride, dilation, bias is not None, channels % deep == 0, flat,
         precision, wide, high, deep,
     )  # fmt: skip
-    grid = (triton.cdiv(images * tall * broad, wide), triton.cdiv(out, high), clients)
+    most = images * triton.cdiv(tall, dilation) * triton.cdiv(broad, dilation)
+    grid = (triton.cdiv(most, wide) * dilation**2, triton.cdiv(out, high), clients)
     return Launch(_convolve, grid, arguments, warps, stages)
 
 

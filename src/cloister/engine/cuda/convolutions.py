@@ -21,20 +21,18 @@ from cloister.random.streams import coins
 
 
 class PerClient(TorchFunctionMode):
-    """Computes `conv2d`, and draws for dropout, in a way that suits batched clients; all else is left alone.
+    """Computes `conv2d` and max-pooling, and draws for dropout, in a way that suits batched clients; all else is left
+    alone."""
 
-    With `pooling` it has kernels for max-pooling as well: where nothing fuses torch's.
-    """
-
-    def __init__(self, precision: str, pooling: bool = False) -> None:
+    def __init__(self, precision: str) -> None:
         super().__init__()
-        self.precision, self.pooling = precision, pooling
+        self.precision = precision
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.conv2d:
             return self._convolve(*args, **kwargs)
-        if self.pooling and func in (torch.max_pool2d, F.max_pool2d):
+        if func in (torch.max_pool2d, F.max_pool2d):
             return max_pool(*args, **kwargs)
         if func is coins:
             return fast_coins(*args, **kwargs)

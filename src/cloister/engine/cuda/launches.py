@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -34,8 +35,9 @@ class Launch(NamedTuple):
         return str(self.kernel), self.kinds, self.warps, self.stages
 
     def compile(self) -> None:
-        """Compile the kernel without running it."""
-        self.kernel.warmup(*self.kinds, grid=self.grid, num_warps=self.warps, num_stages=self.stages)
+        """Compile the kernel, and load it where Triton lets us, without running it."""
+        made = self.kernel.warmup(*self.kinds, grid=self.grid, num_warps=self.warps, num_stages=self.stages)
+        made._init_handles()
 
 
 class _Thread(threading.local):
@@ -53,16 +55,27 @@ def submit(launch: Launch) -> None:
         _THREAD.noted[launch.signature] = launch
 
 
+@contextmanager
+def launching() -> Iterator[None]:
+    """Kernels are launched in here, also while others are only noted: what times them must see them run."""
+    noted, _THREAD.noted = _THREAD.noted, None
+    try:
+        yield
+    finally:
+        _THREAD.noted = noted
+
+
 def warm_up(compute: Callable[[], object]) -> None:
     """Run a computation for the first time: whatever it needs is compiled and loaded afterwards.
 
     It runs without our kernels, to find out which they are; these are compiled side by side, and then run on whatever
-    is in their arguments.
+    is in their arguments. Gradients are computed in this thread: another would launch what should be noted.
     """
     noted: dict[Hashable, Launch] = {}
     _THREAD.noted = noted
     try:
-        compute()
+        with torch.autograd.set_multithreading_enabled(False):
+            compute()
     finally:
         _THREAD.noted = None
     compile_all(noted.values())

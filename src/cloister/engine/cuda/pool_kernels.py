@@ -10,6 +10,7 @@ from torch import Tensor
 from cloister.engine.cuda.launches import Launch, submit
 
 BLOCK = 1024
+_NOWHERE = tl.constexpr(4)
 
 
 @triton.jit
@@ -27,7 +28,7 @@ def _windows(H, W, C, P, Q, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _pool(x, y, which, H, W, C, P, Q, COUNT, BLOCK: tl.constexpr):
+def _pool(x, y, which, H, W, C, P, Q, COUNT, RELU: tl.constexpr, BLOCK: tl.constexpr):
     at, first = _windows(H, W, C, P, Q, BLOCK)
     known, corner = at < COUNT, x + first
     best = tl.load(corner, mask=known)
@@ -35,6 +36,9 @@ def _pool(x, y, which, H, W, C, P, Q, COUNT, BLOCK: tl.constexpr):
     best, place = _better(tl.load(corner + C, mask=known), best, place, 1)
     best, place = _better(tl.load(corner + W * C, mask=known), best, place, 2)
     best, place = _better(tl.load(corner + W * C + C, mask=known), best, place, 3)
+    if RELU:  # the gradient goes nowhere where all are below zero
+        place = tl.where(best <= 0, _NOWHERE, place)
+        best = tl.where(best <= 0, 0.0, best)
     tl.store(y + at, best, mask=known)
     tl.store(which + at, place.to(tl.int8), mask=known)
 
@@ -50,12 +54,13 @@ def _spread(gy, which, gx, H, W, C, P, Q, COUNT, BLOCK: tl.constexpr):
     tl.store(corner + W * C + C, tl.where(place == 3, g, 0.0), mask=known)
 
 
-def pool(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest pixel of each window of images [N, H, W, C], and which of the four it is."""
+def pool(x: Tensor, relu: bool = False) -> tuple[Tensor, Tensor]:
+    """The largest pixel of each window of images [N, H, W, C], and which of the four it is; with `relu`, of images of
+    which what is below zero was made zero."""
     images, height, width, channels = x.shape
     y = x.new_empty(images, height // 2, width // 2, channels)
     which = torch.empty_like(y, dtype=torch.int8)
-    arguments = (x, y, which, height, width, channels, height // 2, width // 2, y.numel(), BLOCK)
+    arguments = (x, y, which, height, width, channels, height // 2, width // 2, y.numel(), relu, BLOCK)
     submit(Launch(_pool, (triton.cdiv(y.numel(), BLOCK),), arguments))
     return y, which
 

@@ -42,14 +42,14 @@ def descend(w: Tensor, left: Tensor, right: Tensor, live: Tensor | None, rate: f
     w is [K, O * I], with rows that may be longer; left is [K, O, B] and right [K, B, I], of any layout.
     """
     (clients, out, batch), into = left.shape, right.shape[2]
-    high, wide = min(64, max(16, triton.next_power_of_2(out))), 128
+    high, wide = min(32, max(16, triton.next_power_of_2(out))), 128
     deep = 16 if batch <= 16 else 32
     grid = (triton.cdiv(into, wide), triton.cdiv(out, high), clients)
     arguments = (
         w, left, right, w if live is None else live, rate, batch, out, into, w.stride(0), *left.stride(),
         *right.stride(), live is not None, precision, high, wide, deep,
     )  # fmt: skip
-    submit(Launch(_descend, grid, arguments, warps=8, stages=2))
+    submit(Launch(_descend, grid, arguments, warps=4, stages=2))  # small: its reads and writes overlap others'
 
 
 def multiplied(dtype: torch.dtype) -> str:

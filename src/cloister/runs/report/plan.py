@@ -64,6 +64,8 @@ def plan_summary(plan: Plan) -> list[tuple[str, str]]:
     if plan.needed is not None:
         what = "samples of every client" if plan.protects_samples else "clients, at the same rate of participation"
         lines.append(("needed", f"{plan.needed:,} {what}, for as much signal as noise over the run"))
+    if divided_by := plan.method.divided_by(plan.expected):
+        lines.append(("denominator", divided_by))
     lines += [("note", note) for note in plan.notes]
     return [*lines, ("WARNING", warning(plan))] if plan.too_small else lines
 
