@@ -15,6 +15,8 @@ from cloister.core.state import State
 from cloister.random.streams import Streams
 
 Broadcast = Callable[[Streams, int, Context, State], State]
+Clipped = Callable[[Tensor, Context], tuple[Tensor, Tensor, Tensor]]
+"""(update, context) -> (norm of what is clipped, the norm that it is clipped to, by which factor), for measurements."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class Transform:
     `broadcast(streams, round, context, state)`, computed from public things and from what was released before.
     `after(message, context)` is what a client does once its noise share is in. `bits` is how many a number takes on the
     wire, where it is not what its type takes; `entries(m)` how many numbers are sent, where the others are zero and
-    both sides know which.
+    both sides know which. `clipped` measures what clipping does to an update, where this is what the transform is for;
+    nothing that is sent is computed by it.
     """
 
     name: str
@@ -44,3 +47,4 @@ class Transform:
     bits: int | None = None
     entries: Callable[[int], int] | None = None
     parts: tuple[Transform, ...] = ()
+    clipped: Clipped | None = None

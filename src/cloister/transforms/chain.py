@@ -69,6 +69,14 @@ def chain(*parts: Transform) -> Transform:
         assert act is not None
         return act(message, contexts(context)[afters[0]])
 
+    def clipped(update: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """What the first part that clips does to what reaches it."""
+        for part, known in zip(parts, contexts(context), strict=True):
+            if part.clipped is not None:
+                return part.clipped(update, known)
+            update = part.encode(update, known)
+        raise AssertionError("no part clips")
+
     return Transform(
         "chain",
         {},
@@ -81,4 +89,5 @@ def chain(*parts: Transform) -> Transform:
         next((part.bits for part in reversed(parts) if part.bits is not None), None),
         next((part.entries for part in reversed(parts) if part.entries is not None), None),
         parts,
+        clipped if any(part.clipped is not None for part in parts) else None,
     )

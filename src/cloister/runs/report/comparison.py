@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from cloister.privacy.certificate_text import round_up
 from cloister.runs.folder import RunFolder
 from cloister.runs.metric_text import figure
-from cloister.runs.report.runs import kept_lines, last_of, watched_in
+from cloister.runs.report.runs import kept_lines
 from cloister.runs.report.style import line_colors, new_figure, new_table
+from cloister.runs.scores import SELECTED_ON_TEST, best_of, last_of, watched_in
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,15 +36,21 @@ class Compared:
     monitor: str = "accuracy"
     score: float | None = None
     """Of the metric that was watched."""
+    best_on_test: float | None = None
+    """The best of its values over the rounds: selected on test data."""
+    best_round: int | None = None
+    mean_client_accuracy: float | None = None
+    """The mean over clients of the accuracy on each one's own test samples, where they have some."""
 
 
 def compared(label: str, target: float | None, folder: RunFolder, settings: Mapping[str, Any]) -> Compared:
     """A run as its folder tells."""
     certificate, lines = folder.certificate(), folder.metrics()
+    kept, best = kept_lines(folder, lines), best_of(lines)
     return Compared(
         label,
         target,
-        last_of(kept_lines(folder, lines), "accuracy"),
+        last_of(kept, "accuracy"),
         certificate.prices[0].epsilon_pld,
         certificate.prices[0].delta,
         certificate.noise_multiplier,
@@ -52,6 +59,9 @@ def compared(label: str, target: float | None, folder: RunFolder, settings: Mapp
         sum(line["seconds"] for line in lines),
         settings,
         *watched_in(lines),
+        best_on_test=None if best is None else best.value,
+        best_round=None if best is None else best.round,
+        mean_client_accuracy=last_of(kept, "mean_client_accuracy"),
     )
 
 
@@ -82,6 +92,27 @@ def comparison_table(rows: Sequence[Compared]) -> Table:
             cells = ["" if row is None else figure(row.monitor, row.score) for row in there]
             cells += ["" if row is None else round_up(row.epsilon) for row in there]
         table.add_row(label, *cells, f"{first.upload_bytes / 1000:.1f} kB")
+    return table
+
+
+def comparison_scores_table(rows: Sequence[Compared]) -> Table:
+    """Run by run: the score after the last round, the best over the rounds with its mark, and the mean over clients."""
+    name = _monitor_of(rows)
+    clients = any(row.mean_client_accuracy is not None for row in rows)
+    more = ("mean client accuracy",) if clients else ()
+    table = new_table("method", "epsilon", f"last {name}", "best *", "in round *", *more)
+    table.columns[0].no_wrap = True
+    for row in rows:
+        own = [figure("accuracy", row.mean_client_accuracy)] if clients else []
+        table.add_row(
+            row.label,
+            "infinity" if row.target is None else f"{row.target:g}",
+            figure(row.monitor, row.score),
+            figure(row.monitor, row.best_on_test),
+            "-" if row.best_round is None else str(row.best_round),
+            *own,
+        )
+    table.caption = f"* the best of all rounds, {SELECTED_ON_TEST}: it promises more than a new run would keep."
     return table
 
 
