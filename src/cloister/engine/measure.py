@@ -52,7 +52,7 @@ def measure(plan: RoundPlan, gradients: bool = False) -> Iterator[Measured]:
         )
     plan = replace(plan, sharing=frozenset())  # what is measured has no share of the noise in it yet
     with_data = plan.clients[fed.population.counts[plan.clients] > 0]
-    for client in with_data.split(1):
+    for client in with_data[:, None]:
         chunk, drawn = plan.chunk(client), plan.drawn(client, 1).batches
         work = work_of(fed.population, local, shapes_of(fed.population.counts[client], local), chunk, drawn)
         norms: list[Tensor] = []
@@ -91,7 +91,8 @@ def _watched(
 ) -> Tensors:
     """A step of training, and the norms of its samples' gradients where the step starts from."""
     local = fed.method.local
-    found = replace(fed.objective, grad=autograd).clipped(state["w"], batch, 1.0, state.get("active"))[1]
+    here = state.get("w", w)  # of a single gradient there is no other
+    found = replace(fed.objective, grad=autograd).clipped(here, batch, 1.0, state.get("active"))[1]
     real = found[batch.mask].double().cpu()
     norms.append(real)
     if local.private is not None and local.settings.get("clipping") == "norm":

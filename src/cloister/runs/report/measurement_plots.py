@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cloister.errors import CloisterError, expect_one_of
-from cloister.runs.recorded import MARK, NOT_PRIVATE, Recorded
+from cloister.runs.recorded import NOT_PRIVATE, Recorded
 from cloister.runs.report.style import expect_plot, line_colors, new_figure
 
 if TYPE_CHECKING:
@@ -53,13 +53,15 @@ def _norms(runs: Mapping[str, Curves], path: Path) -> None:
         (curves,) = runs.values()
         _bins_by_round(picture, left, curves, "norms", "norm of an update before clipping")
         _quantiles(right, curves, "norms", "norm of an update before clipping")
+        _clip_lines(left, right, curves.by_round("norms/clip_norm"))
     else:
         for color, (label, curves) in zip(line_colors(len(runs)), runs.items(), strict=True):
             _all_bins(left, curves, label, color)
             right.plot(*_xy(curves.by_round("norms/mean")), color=color, label=label)
-        left.set(xlabel="norm of an update before clipping", ylabel="updates in all rounds", xscale="log")
-        right.set(xlabel="round", ylabel="mean norm before clipping", ylim=(0, None))
-    _clip_lines(left, right, runs)
+            right.plot(*_xy(curves.by_round("norms/clip_norm")), color=color, linestyle="--", linewidth=1)
+        left.set(xlabel="norm of an update before clipping", ylabel="updates in all rounds")
+        right.set(xlabel="round", ylabel="mean norm (dashed: clip norm)")
+    right.set_ylim(bottom=0)
     _save(picture, path, marked=True, legends=(right,) if len(runs) == 1 else (left, right))
 
 
@@ -71,9 +73,10 @@ def _clipping(runs: Mapping[str, Curves], path: Path) -> None:
         rounds, mean = _xy(curves.by_round("clipping/mean"))
         spread = np.array(_xy(curves.by_round("clipping/spread"))[1])
         left.plot(rounds, mean, color=color, label=label or "mean")
-        left.fill_between(rounds, mean - spread, mean + spread, color=color, alpha=0.2, linewidth=0)
+        above = np.minimum(mean + spread, 1.0)
+        left.fill_between(rounds, mean - spread, above, color=color, alpha=0.2, linewidth=0)
         right.plot(*_xy(curves.by_round("clipping/clipped")), color=color, label=label or None)
-    left.set(xlabel="round", ylabel="clip factor: mean, and mean distance from it", ylim=(0, 1.05))
+    left.set(xlabel="round", ylabel="clip factor: mean and spread", ylim=(0, 1.05))
     right.set(xlabel="round", ylabel="share of what is clipped", ylim=(0, 1.05))
     _save(picture, path, marked=True, legends=(left,))
 
@@ -100,7 +103,8 @@ def _gradients(runs: Mapping[str, Curves], path: Path) -> None:
     _quantiles(right, curves, "gradients", "norm of a sample's gradient")
     thresholds = curves.by_round("thresholds/clip_norm")
     if thresholds:
-        right.plot(*_xy(thresholds), color=_CLIP, linestyle="--", linewidth=1, label="threshold")
+        right.plot(*_xy(thresholds), color=_CLIP, linestyle="--", linewidth=1, label="threshold (mean)")
+    right.set_ylim(bottom=0)
     _save(picture, path, marked=True, legends=(left, right))
 
 
@@ -112,10 +116,12 @@ def _thresholds(runs: Mapping[str, Curves], path: Path) -> None:
     for color, (label, curves) in zip(line_colors(len(runs)), runs.items(), strict=True):
         noise, clip = curves.by_round("thresholds/noise_multiplier"), curves.by_round("thresholds/clip_norm")
         axes[0].plot(*_xy(noise), color=color, label=label or None)
-        axes[1].plot(*_xy(clip), color=color, label=label or "mean over clients")
+        axes[1].plot(*_xy(clip), color=color, label=label or None)
         least, most = curves.by_round("thresholds/least"), curves.by_round("thresholds/most")
         if least:
-            axes[1].fill_between(list(least), list(least.values()), list(most.values()), color=color, alpha=0.2)
+            words = f"{label}, least to most of its clients".strip(", ")
+            below, above = _xy(least)[1], _xy(most)[1]
+            axes[1].fill_between(list(least), below, above, color=color, alpha=0.2, linewidth=0, label=words)
         if spent[label]:
             known = [(spent[label][round], value) for round, value in noise.items() if round in spent[label]]
             axes[2].plot(*zip(*known, strict=True), color=color, label=label or None)
@@ -177,7 +183,7 @@ def _quantiles(axes: Axes, curves: Curves, name: str, label: str) -> None:
         (rounds, below), (_, above) = by_share[low], by_share[high]
         axes.fill_between(rounds, below, above, color=color, alpha=alpha, linewidth=0, label=words)
     axes.plot(*by_share["0.5"], color=color, label="median")
-    axes.set(xlabel="round", ylabel=label, ylim=(0, None))
+    axes.set(xlabel="round", ylabel=label)
 
 
 _SHARES = ("0.05", "0.25", "0.5", "0.75", "0.95")
@@ -198,7 +204,8 @@ def _bins_by_round(picture: Figure, axes: Axes, curves: Curves, name: str, label
         drawn = axes.pcolormesh(edges, where, shares, cmap="Blues", vmin=0)
         picture.colorbar(drawn, ax=axes, label="share of the round's updates")
     axes.grid(visible=False)
-    axes.set(xlabel=label, ylabel="round", xscale="log")
+    axes.set_facecolor("#f7fbff")  # as where there is no update
+    axes.set(xlabel=label, ylabel="round")
     _plain_ticks(axes)
 
 
@@ -212,6 +219,7 @@ def _all_bins(axes: Axes, curves: Curves, label: str, color: str) -> None:
             total[edge] = total.get(edge, 0) + count
     edges = sorted(ends)
     axes.stairs([total.get(edge, 0) for edge in edges[:-1]], edges, color=color, label=label)
+    axes.set_axisbelow(True)
     _plain_ticks(axes)
 
 
@@ -225,20 +233,16 @@ def _plain_ticks(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _clip_lines(left: Axes, right: Axes, runs: Mapping[str, Curves]) -> None:
+def _clip_lines(left: Axes, right: Axes, limits: Mapping[int, float]) -> None:
     """To which norm updates are clipped: a line where it is the same in all rounds, otherwise a curve."""
-    known = [
-        curves.by_round("clipping/clip_norm") or curves.by_round("thresholds/clip_norm") for curves in runs.values()
-    ]
-    drawn = {value for values in known for value in values.values()}
-    if len(drawn) == 1:
-        (limit,) = drawn
-        left.axvline(limit, color=_CLIP, linestyle="--", linewidth=1, label="clip norm")
-        right.axhline(limit, color=_CLIP, linestyle="--", linewidth=1, label="clip norm")
+    style: dict[str, Any] = {"color": _CLIP, "linestyle": "--", "linewidth": 1, "label": "clip norm"}
+    if len(set(limits.values())) == 1:
+        (limit,) = set(limits.values())
+        left.axvline(limit, **style)
+        right.axhline(limit, **style)
         return
-    for values in known if len(runs) == 1 else ():
-        left.plot(list(values.values()), list(values), color=_CLIP, linestyle="--", linewidth=1, label="clip norm")
-        right.plot(*_xy(values), color=_CLIP, linestyle="--", linewidth=1, label="clip norm")
+    left.plot(list(limits.values()), list(limits), **style)
+    right.plot(*_xy(limits), **style)
 
 
 def _save(picture: Figure, path: Path, marked: bool, legends: Sequence[Axes]) -> None:
@@ -248,5 +252,4 @@ def _save(picture: Figure, path: Path, marked: bool, legends: Sequence[Axes]) ->
             axes.legend(frameon=False)
     if marked:
         picture.suptitle(NOT_PRIVATE, color="#B00000", fontsize=8)
-        assert any(MARK in text.get_text() for text in picture.texts)
     picture.savefig(path)
