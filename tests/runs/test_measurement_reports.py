@@ -154,19 +154,9 @@ def test_a_run_that_recorded_nothing_has_no_rounds_to_show(command, tmp_path):
 
 
 def test_the_key_is_a_list_on_the_command_line_as_well(command, tmp_path):
-    words = ["method=dp_fedavg", "clip_norm=1", "lr=1", "local_steps=1", "rounds=2", "clients=20", "delta=0.01"]
-    done = command(
-        *(
-            "run",
-            *words,
-            "noise_multiplier=2",
-            "sampling_rate=0.5",
-            "record=norms,thresholds",
-            "engine=loop",
-            "allow_large_delta=true",
-        ),
-        *("--folder", tmp_path / "run", "--quiet"),
-    )
+    method = ["method=dp_fedavg", "clip_norm=1", "lr=1", "local_steps=1", "noise_multiplier=2", "sampling_rate=0.5"]
+    rest = ["rounds=2", "clients=20", "delta=0.01", "allow_large_delta=true", "engine=loop", "record=norms,thresholds"]
+    done = command("run", *method, *rest, "--folder", tmp_path / "run", "--quiet")
     assert done.returncode == 0, done.stderr
     assert measurement_file.read(tmp_path / "run").names == ("norms", "thresholds")
 
