@@ -158,7 +158,21 @@ def test_the_key_is_a_list_on_the_command_line_as_well(command, tmp_path):
     rest = ["rounds=2", "clients=20", "delta=0.01", "allow_large_delta=true", "engine=loop", "record=norms,thresholds"]
     done = command("run", *method, *rest, "--folder", tmp_path / "run", "--quiet")
     assert done.returncode == 0, done.stderr
+    assert MARK in done.stdout, "what a run says at its end has the mark, too"
     assert measurement_file.read(tmp_path / "run").names == ("norms", "thresholds")
+
+
+def test_a_run_that_diverged_is_read_and_shown(command, tmp_path):
+    """A loss that is no number is a word in the file, and a number again when it is read."""
+    found = run(tmp_path / "run", ["train"])
+    (tmp_path / "run" / "measurements.jsonl").write_text(
+        (tmp_path / "run" / "measurements.jsonl").read_text().replace('"loss": ', '"loss": "inf", "before": ')
+    )
+    read = measurement_file.read(tmp_path / "run")
+    assert read.by_round("train/loss") == dict.fromkeys((1, 2, 3), math.inf)
+    assert len(found.recorded.lines) == 3
+    page = command("show", tmp_path / "run", "--measurements")
+    assert (page.returncode, "inf" in page.stdout) == (0, True)
 
 
 # ---- scores along a run --------------------------------------------------------------------------------------------
@@ -242,8 +256,22 @@ def test_comparisons_show_the_last_score_the_best_one_marked_and_the_mean_over_c
     row = report.compared("one", 2.0, RunFolder.open(tmp_path / "run"), {})
     assert row.best_on_test == max(line["accuracy"] for line in found.history)
     assert row.best_round == next(n for n, line in enumerate(found.history, 1) if line["accuracy"] == row.best_on_test)
+    assert row.not_private == {}
     own = found.client_scores
     assert row.mean_client_accuracy == pytest.approx(sum(own.scores.values()) / len(own.scores))
     page = " ".join(shown(report.comparison_scores_table([row])).split())
     for words in ("last accuracy", "best *", "mean client accuracy", "selected on test data"):
         assert words in page
+    assert MARK not in page
+
+
+def test_comparisons_show_the_train_test_gap_with_its_mark(recorded_in):
+    folder, found = recorded_in["train"]
+    row = report.compared("one", 2.0, RunFolder.open(folder), {})
+    gap = found.recorded.by_round("train/accuracy_gap")[3]
+    assert row.not_private["accuracy_gap"] == gap
+    assert row.not_private["train_accuracy"] == pytest.approx(found.accuracy + gap)
+    assert MARK in row.not_private["mark"], "it goes into compare.json"
+    page = " ".join(shown(report.comparison_scores_table([row, replace(row, not_private={})])).split())
+    assert MARK in page
+    assert f"{gap:.3f}" in page

@@ -354,6 +354,8 @@ def _run(start: Any, path: Path, **options: Any) -> None:
     more = report.scores_text(RunFolder.open(path))
     if more is not None:
         say(more)
+    if result.recorded is not None:
+        say(report.measurements_text(result.recorded))
     if result.personalized is not None:
         say(f"\n{report.client_scores_text(result.personalized.before, result.personalized.after)}")
     say(f"\n{result.seconds:.1f} s with the {result.engine} engine, kept in {path}")

@@ -93,13 +93,20 @@ def read(folder: Path) -> Recorded | None:
     try:
         header, *lines = map(json.loads, whole)
         names = tuple(header["record"])
-        kept = [{key: value for key, value in line.items() if key != "mark"} for line in lines]
+        kept = [{key: _numbers(value) for key, value in line.items() if key != "mark"} for line in lines]
         there = all(isinstance(line["round"], int) and line.keys() == _LINE for line in kept)
     except (ValueError, KeyError, TypeError, AttributeError):
         there = False
     if not there:
         raise Corrupted(f"Expected measurements, a line for each round, in {path}, found it damaged: restore it.")
     return Recorded(names, kept)
+
+
+def _numbers(value: Any) -> Any:
+    """What JSON has no number for, as a number again: the inverse of `plain`."""
+    if isinstance(value, dict):
+        return {key: _numbers(item) for key, item in value.items()}
+    return float(value) if value in ("inf", "-inf", "nan") else value
 
 
 _LINE = {"round", "released", "not_private"}
