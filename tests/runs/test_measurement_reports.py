@@ -6,6 +6,7 @@ import io
 import json
 import math
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from matplotlib.figure import Figure
@@ -32,10 +33,10 @@ def run(folder, record, **more):
 
 @pytest.fixture(scope="module")
 def recorded_in(tmp_path_factory):
-    """A run for every single measurement that is not private, and one that has all that there is."""
+    """Runs that recorded one measurement, all that there are, or only what was paid for: made when first asked for."""
     place = tmp_path_factory.mktemp("runs")
     wanted = {name: [name] for name in EXACT} | {"all": [*PRIVATE_DATA, "thresholds"], "paid": ["thresholds"]}
-    return {name: (place / name, run(place / name, record)) for name, record in wanted.items()}
+    return cache(lambda name: (place / name, run(place / name, wanted[name])))
 
 
 def shown(table) -> str:
@@ -78,9 +79,11 @@ def expect_marked(seen: dict[str, str]) -> None:
     assert not unmarked
 
 
-@pytest.mark.parametrize("name", [*EXACT, "all"])
+@pytest.mark.parametrize(
+    "name", ["train", "all", *(pytest.param(name, marks=pytest.mark.slow) for name in EXACT if name != "train")]
+)
 def test_every_output_of_what_is_not_private_is_marked(name, recorded_in, monkeypatch, command, tmp_path):
-    folder, found = recorded_in[name]
+    folder, found = recorded_in(name)
     seen = outputs(monkeypatch, command, folder, found, tmp_path)
     assert len(seen) > 10
     expect_marked(seen)
@@ -97,7 +100,12 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("place", PLANTED)
+QUICK = ("file", "certificate", "pictures")
+
+
+@pytest.mark.parametrize(
+    "place", [pytest.param(place, marks=() if place in QUICK else pytest.mark.slow) for place in PLANTED]
+)
 def test_an_output_without_its_mark_is_found(place, monkeypatch, command, tmp_path):
     monkeypatch.setattr(*PLANTED[place])
     found = run(tmp_path / "run", ["norms", "clipping"], rounds=1)
@@ -107,7 +115,7 @@ def test_an_output_without_its_mark_is_found(place, monkeypatch, command, tmp_pa
 
 
 def test_what_was_paid_for_needs_no_mark(recorded_in, monkeypatch, command, tmp_path):
-    folder, found = recorded_in["paid"]
+    folder, found = recorded_in("paid")
     seen = outputs(monkeypatch, command, folder, found, tmp_path)
     seen["picture"] = drawn(monkeypatch, folder, "thresholds", tmp_path / "picture.png")
     assert not [where for where, text in seen.items() if MARK in text]
@@ -116,20 +124,20 @@ def test_what_was_paid_for_needs_no_mark(recorded_in, monkeypatch, command, tmp_
 
 @pytest.mark.parametrize("of", ["norms", "clipping", "gradients", "thresholds", "loss"])
 def test_pictures_are_written(of, recorded_in, tmp_path):
-    recorded_in["all"][1].recorded.plot(tmp_path / "picture.svg", of)
+    recorded_in("all")[1].recorded.plot(tmp_path / "picture.svg", of)
     assert (tmp_path / "picture.svg").stat().st_size > 5000
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("of", ["norms", "clipping", "thresholds", "loss"])
 def test_several_runs_are_drawn_together(of, recorded_in, command, tmp_path):
-    folders = [recorded_in["all"][0], recorded_in["norms"][0]]
+    folders = [recorded_in("all")[0], recorded_in("norms")[0]]
     assert command("show", *folders, "--plot", tmp_path / "picture.png", "--of", of).returncode == 0
     assert (tmp_path / "picture.png").stat().st_size > 5000
 
 
 def test_a_picture_of_what_was_not_recorded_is_refused(recorded_in, command, tmp_path):
-    folder = recorded_in["norms"][0]
+    folder = recorded_in("train")[0]
     for of, words in (("clipping", "run that recorded clipping"), ("gradents", "--of to be one of")):
         done = command("show", folder, "--plot", tmp_path / "x.png", "--of", of)
         assert (done.returncode, words in done.stderr) == (2, True)
@@ -138,11 +146,11 @@ def test_a_picture_of_what_was_not_recorded_is_refused(recorded_in, command, tmp
 
 
 def test_rounds_are_shown_one_by_one(recorded_in, command):
-    page = command("show", recorded_in["all"][0], "--measurements").stdout
+    page = command("show", recorded_in("all")[0], "--measurements").stdout
     assert page.count(MARK) >= 4
     for head in ("clip factor", "its spread", "train accuracy", "accuracy gap", "noise multiplier", "gradient norm"):
         assert head in page
-    done = command("show", recorded_in["all"][0].parent / "nothing", "--measurements")
+    done = command("show", recorded_in("all")[0].parent / "nothing", "--measurements")
     assert done.returncode == 2
 
 
@@ -266,7 +274,7 @@ def test_comparisons_show_the_last_score_the_best_one_marked_and_the_mean_over_c
 
 
 def test_comparisons_show_the_train_test_gap_with_its_mark(recorded_in):
-    folder, found = recorded_in["train"]
+    folder, found = recorded_in("train")
     row = report.compared("one", 2.0, RunFolder.open(folder), {})
     gap = found.recorded.by_round("train/accuracy_gap")[3]
     assert row.not_private["accuracy_gap"] == gap

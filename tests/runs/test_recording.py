@@ -94,7 +94,7 @@ def run(method=None, task=None, **more):
     made = method or cl.methods.dp_fedavg(
         clip_norm=CLIP, lr=LR, local_steps=STEPS, batch_size=WHOLE, noise_multiplier=0.3
     )
-    settings = {"rounds": 4, "cohort": cl.poisson(0.7), "engine": "loop", **USUAL, **more}
+    settings = {"rounds": 4, "cohort": cl.full(), "engine": "loop", **USUAL, **more}
     return cl.run(made, task or toy_task(), **settings)
 
 
@@ -108,7 +108,8 @@ def vector(found):
 @pytest.mark.parametrize("engine", ["loop", "vectorized"])
 def test_norms_and_clip_factors_are_those_of_clients_trained_by_hand(models, engine):
     task = toy_task()
-    found = run(task=task, record=["norms", "clipping", "clients"], engine=engine, rounds=5).recorded
+    cohort = cl.poisson(0.7)
+    found = run(task=task, record=["norms", "clipping", "clients"], engine=engine, cohort=cohort).recorded
     clipped = []
     for line, (w, members, _) in zip(found.lines, models, strict=True):
         own = {c: data_of(task, c) for c in members if int(task.population.counts[c])}
@@ -243,7 +244,7 @@ def test_an_update_that_is_not_finite_has_no_norm():
     inputs = task.population.inputs.clone()
     inputs[int(task.population.starts[4])] = math.inf
     task = replace(task, population=replace(task.population, inputs=inputs))
-    found = run(task=task, record=["norms", "clipping", "clients"], cohort=cl.full(), rounds=1)
+    found = run(task=task, record=["norms", "clipping", "clients"], rounds=1)
     exact = found.recorded.lines[0]["not_private"]
     assert (
         (exact["norms"]["count"], exact["norms"]["nonfinite"]) == (6, found.history[0]["nonfinite_updates"]) == (6, 1)
@@ -253,7 +254,8 @@ def test_an_update_that_is_not_finite_has_no_norm():
 
 
 def test_a_round_without_anybody_is_a_line_without_numbers():
-    found = run(cohort=cl.poisson(0.01), record=ALL, rounds=1).recorded
+    nobody = replace(cl.full(), sample=lambda *_: torch.empty(0, dtype=torch.int64))
+    found = run(cohort=nobody, record=ALL, rounds=1).recorded
     assert found.lines[0]["not_private"]["norms"]["count"] == 0
     assert found.by_round("norms/mean") == found.by_round("clipping/mean") == {}
 
@@ -305,7 +307,12 @@ QUICK = ("dp_fedavg", "adap_dp_fl decay")
 def test_a_run_has_the_same_bits_and_the_same_price_with_and_without(name, engine):
     public = toy_task(seed=7).population
     task = replace(toy_task(), public_samples=(public.inputs[:6], public.labels[:6]))
-    more = {"cohort": next(iter(cohorts_for(name).values())), "rounds": 3, "engine": engine, "dtype": "float32"}
+    more = {
+        "cohort": next(iter(cohorts_for(name).values())),
+        "rounds": 3,
+        "engine": engine,
+        "dtype": "float32",
+    }
     if name.startswith("adap_dp_fl"):
         more["epsilon"] = 290.0
     alone, measured = (run(METHODS[name](), task, record=record, **more) for record in (None, ALL))
