@@ -283,3 +283,42 @@ def test_comparisons_show_the_train_test_gap_with_its_mark(recorded_in):
     page = " ".join(shown(report.comparison_scores_table([row, replace(row, not_private={})])).split())
     assert MARK in page
     assert f"{gap:.3f}" in page
+
+
+def curves_in(monkeypatch, folder, of, path) -> list[list[tuple[list[float], list[float]]]]:
+    """The points of every line, panel by panel."""
+    panels = []
+
+    def points(line):
+        x, y = line.get_data()
+        return list(map(float, x)), list(map(float, y))
+
+    def look(self, _):
+        panels.extend([points(line) for line in axes.lines] for axes in self.axes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Figure, "savefig", look)
+        curves = report.Curves(RunFolder.open(folder).metrics(), measurement_file.read(folder))
+        report.measurements_plot({"run": curves}, path, of)
+    return panels
+
+
+def test_pictures_show_what_was_measured(recorded_in, monkeypatch, tmp_path):
+    folder, found = recorded_in("all")
+    rounds, recorded = [1.0, 2.0, 3.0], found.recorded
+    tested = {name: [line[name] for line in found.history] for name in ("loss", "accuracy", "epsilon")}
+
+    def over_rounds(name):
+        return rounds, list(recorded.by_round(name).values())
+
+    loss, accuracy = curves_in(monkeypatch, folder, "loss", tmp_path / "x.png")
+    assert loss == [(rounds, tested["loss"]), over_rounds("train/loss")]
+    assert accuracy == [(rounds, tested["accuracy"]), over_rounds("train/accuracy")]
+    noise, clip, along = curves_in(monkeypatch, folder, "thresholds", tmp_path / "x.png")
+    assert (noise, clip) == ([over_rounds("thresholds/noise_multiplier")], [over_rounds("thresholds/clip_norm")])
+    assert along == [(tested["epsilon"], [1.0, 1.0, 1.0])]
+    mean, share = curves_in(monkeypatch, folder, "clipping", tmp_path / "x.png")
+    assert (mean, share) == ([over_rounds("clipping/mean")], [over_rounds("clipping/clipped")])
+    _, quantiles, _ = curves_in(monkeypatch, folder, "norms", tmp_path / "x.png")
+    assert quantiles[0] == over_rounds("norms/quantiles/0.5")
+    assert quantiles[1][1] == [0.5, 0.5], "the norm to which updates are clipped"
