@@ -122,6 +122,20 @@ def test_what_was_paid_for_needs_no_mark(recorded_in, monkeypatch, command, tmp_
     assert "noise multiplier 1" in seen["summary"]
 
 
+def test_thresholds_that_nothing_was_paid_for_are_marked(monkeypatch, command, tmp_path):
+    """Without noise a threshold that follows the data is as exact as a norm."""
+    folder = tmp_path / "run"
+    method = cl.methods.adaptive_clipping(clip_norm=0.5, lr=0.5, local_steps=2, noise_multiplier=0.0)
+    found = cl.run(method, toy_task(), folder=folder, record=["thresholds"], **KEYS)
+    lines = [json.loads(line) for line in (folder / "measurements.jsonl").read_text().splitlines()[1:]]
+    assert all(line["mark"] == MARK and not line["released"] for line in lines)
+    (title, table) = next(iter(report.measurements_tables(found.recorded).items()))
+    page = command("show", folder).stdout.split("PRIVACY CERTIFICATE")[0]
+    picture = drawn(monkeypatch, folder, "thresholds", tmp_path / "picture.png")
+    assert all(MARK in text for text in (repr(found.recorded), title, shown(table), page, picture))
+    assert "paid for" not in page
+
+
 @pytest.mark.parametrize("of", ["norms", "clipping", "gradients", "thresholds", "loss"])
 def test_pictures_are_written(of, recorded_in, tmp_path):
     recorded_in("all")[1].recorded.plot(tmp_path / "picture.svg", of)

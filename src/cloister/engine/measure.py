@@ -98,7 +98,9 @@ def _watched(
     if local.private is not None and local.settings.get("clipping") == "norm":
         limit = float(state["threshold"][0]) if "threshold" in state else local.private.clip_norm
         assert limit is not None
-        factors.append(torch.where(real <= limit, 1.0, limit / real))
+        factors.append(
+            torch.where(real <= limit, 1.0, limit / real).nan_to_num(0.0)
+        )  # what is no number counts as zero
     return step(w, round, state, batch)
 
 

@@ -106,6 +106,8 @@ def _numbers(value: Any) -> Any:
     """What JSON has no number for, as a number again: the inverse of `plain`."""
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
     return float(value) if value in ("inf", "-inf", "nan") else value
 
 

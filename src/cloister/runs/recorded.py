@@ -73,7 +73,11 @@ class Recorded:
     @property
     def mark(self) -> str | None:
         """What must stand beside everything that is shown of it; None where all of it was paid for."""
-        return NOT_PRIVATE if not_private_in(self.names) else None
+        return NOT_PRIVATE if not_private_in(self.names) or any(line["not_private"] for line in self.lines) else None
+
+    def was_paid_for(self, name: str) -> bool:
+        """Whether a measurement follows from what was released under noise: thresholds do, unless there was none."""
+        return not any(name in line["not_private"] for line in self.lines)
 
     def by_round(self, name: str) -> dict[int, Any]:
         """One number by round, such as norms/mean, norms/quantiles/0.5, train/accuracy_gap or thresholds/clip_norm.

@@ -53,9 +53,10 @@ class Recorder:
         assert outcome.clients is not None
         plan = RoundPlan.of(ready.fed, outcome.offer, outcome.clients, before.clients)
         released: dict[str, Any] = {}
-        if "thresholds" in self._names:
-            released["thresholds"] = _thresholds(ready, plan)
         exact: dict[str, Any] = {}
+        if "thresholds" in self._names:
+            protected = released if ready.fed.method.mechanism.noise_multiplier else exact
+            protected["thresholds"] = _thresholds(ready, plan)
         if self._names & {"norms", "clipping", "gradients"}:
             exact |= self._measured(ready, plan)
         if "train" in self._names and test is not None:
@@ -184,7 +185,7 @@ def _thresholds(ready: Ready, plan: RoundPlan) -> dict[str, Any]:
     """The noise multiplier sigma_t and the threshold C_t that the round began with.
 
     Both are known before the round: they follow from public settings, released models, and answers to queries that
-    were paid for together with the gradients.
+    were paid for together with the gradients. (Without noise nothing was, and what follows the data is exact.)
     """
     fed, local = plan.fed, plan.fed.method.local
     own = [fed.noise_of(int(client)) for client in plan.clients] if fed.multipliers else []

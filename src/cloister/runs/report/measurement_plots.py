@@ -129,7 +129,8 @@ def _thresholds(runs: Mapping[str, Curves], path: Path) -> None:
     axes[1].set(xlabel="round", ylabel="clipping threshold", ylim=(0, None))
     if any(spent.values()):
         axes[2].set(xlabel="epsilon spent", ylabel="noise multiplier", ylim=(0, None))
-    _save(picture, path, marked=False, legends=(axes[1],))
+    exact = [c for c in runs.values() if c.recorded is not None and not c.recorded.was_paid_for("thresholds")]
+    _save(picture, path, marked=bool(exact), legends=(axes[1],))
 
 
 def _loss(runs: Mapping[str, Curves], path: Path) -> None:

@@ -34,7 +34,9 @@ _PAID_FOR = {"noise multiplier": "thresholds/noise_multiplier", "clip norm": "th
 def measurements_tables(recorded: Recorded) -> dict[str, Table]:
     """The figures of every round, as far as there are some, by title; what is not private says so below."""
     found = {f"{title}, {MARK}": _table(recorded, names, NOT_PRIVATE) for title, names in _EXACT.items()}
-    found["from what was paid for"] = _table(recorded, _PAID_FOR, None)
+    paid = recorded.was_paid_for("thresholds")
+    title = "from what was paid for" if paid else f"thresholds, {MARK}"
+    found[title] = _table(recorded, _PAID_FOR, None if paid else NOT_PRIVATE)
     return {title: table for title, table in found.items() if table is not None}
 
 
@@ -52,7 +54,8 @@ def _table(recorded: Recorded, names: Mapping[str, str], mark: str | None) -> Ta
 
 def measurements_text(recorded: Recorded) -> str:
     """What was recorded, in a few lines."""
-    exact, paid = [], []
+    exact: list[str] = []
+    paid: list[str] = []
     gap, train = recorded.by_round("train/accuracy_gap"), recorded.by_round("train/accuracy")
     if gap:
         last = max(gap)
@@ -70,7 +73,7 @@ def measurements_text(recorded: Recorded) -> str:
     for words, name in _PAID_FOR.items():
         values = recorded.by_round(name)
         if values:
-            paid.append(f"{words} {_from_to(values)}")
+            (paid if recorded.was_paid_for("thresholds") else exact).append(f"{words} {_from_to(values)}")
     lines = [f"Recorded, {NOT_PRIVATE}", *(f"  {one}" for one in exact)] if exact else []
     return "\n".join([*lines, *(["Recorded, from what was paid for:"] if paid else []), *(f"  {one}" for one in paid)])
 
