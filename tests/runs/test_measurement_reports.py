@@ -15,12 +15,13 @@ from rich.console import Console
 import cloister as cl
 from cloister.errors import CloisterError
 from cloister.privacy import certificate_text
-from cloister.runs import measurement_file, report
+from cloister.round import open_round
+from cloister.runs import measurement_file, report, training
 from cloister.runs.folder import RunFolder
 from cloister.runs.recorded import MARK, PRIVATE_DATA, Recorded
 from cloister.runs.report import measurement_plots, measurements
 from cloister.runs.scores import best_of, score_at_epsilon
-from conftest import toy_task
+from conftest import Killed, toy_task
 
 EXACT = [name for name in PRIVATE_DATA if name != "clients"]
 KEYS = {"rounds": 3, "delta": 1e-3, "engine": "loop", "progress": False, "evaluate_every": 1, "cohort": cl.full()}
@@ -247,6 +248,24 @@ def test_scores_along_a_run_come_from_its_log(tmp_path, command):
     row = next(line.split() for line in page.splitlines() if f"{float(asked):g}" in line.split())
     assert (row[3], row[5]) == ("3", f"{found.history[2]['accuracy']:.3f}")
     assert [line.split()[-1] for line in page.splitlines() if line.split()[1:2] == ["0.01"]] == ["-"]
+
+
+def test_a_run_that_was_interrupted_has_scores_within_an_epsilon(tmp_path, command, monkeypatch):
+    """It was charged for a round that has no line."""
+    real = training.run_round
+
+    def dying(fed, ledger, engine, round, w, state):
+        if round == 3:
+            open_round(fed, ledger, round, w, state)
+            raise Killed
+        return real(fed, ledger, engine, round, w, state)
+
+    monkeypatch.setattr(training, "run_round", dying)
+    with pytest.raises(Killed):
+        run(tmp_path / "run", None, checkpoint_every=1)
+    page = command("show", tmp_path / "run", "--epsilon", "100")
+    assert page.returncode == 0, page.stderr
+    assert [line.split()[3] for line in page.stdout.splitlines() if line.split()[1:2] == ["100"]] == ["2"]
 
 
 def test_epsilons_that_do_not_add_up_to_the_certificate_are_refused():

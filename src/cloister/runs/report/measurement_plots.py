@@ -236,6 +236,8 @@ def _plain_ticks(axes: Axes) -> None:
 
 def _clip_lines(left: Axes, right: Axes, limits: Mapping[int, float]) -> None:
     """To which norm updates are clipped: a line where it is the same in all rounds, otherwise a curve."""
+    if not limits:
+        return
     style: dict[str, Any] = {"color": _CLIP, "linestyle": "--", "linewidth": 1, "label": "clip norm"}
     if len(set(limits.values())) == 1:
         (limit,) = set(limits.values())
