@@ -114,7 +114,7 @@ def test_keys_are_grouped_where_they_are_defined():
     found = in_groups(keys_in(flat_arguments(run), "every run", without=("progress", "config")))
     groups = {heading: [key.name for key in keys] for heading, keys in found.items()}
     assert groups["other"] == ["fresh"]
-    assert groups["keeping"] == ["checkpoint_every", "log", "kept"]
+    assert groups["keeping"] == ["checkpoint_every", "log", "record", "kept"]
     assert list(groups)[-1] == "other"
 
 

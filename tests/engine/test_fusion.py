@@ -16,7 +16,7 @@ from cloister.engine import Loop
 from cloister.engine.chunking import ChunkProgram
 from cloister.engine.compilation import Compiled
 from cloister.engine.cuda import linear_updates
-from cloister.engine.fusion import constants_as_inputs, fused, pieces_first
+from cloister.engine.fusion import constants_as_inputs, fused, once, pieces_first
 from cloister.round import cohort_total
 from conftest import federation, plan_of, toy_task
 
@@ -197,3 +197,41 @@ def test_a_program_is_kept_and_serves_other_constants(tmp_path, monkeypatch):
     assert len(kept) == 1
     kept[0].write_bytes(kept[0].read_bytes()[:100])  # cut short: it is made anew
     torch.testing.assert_close(Compiled(function, fused, 0)(x)[0], function(x)[0])
+
+
+def calls(graph):
+    return [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+
+
+def test_what_is_computed_twice_is_computed_once():
+    def twice(x, y):
+        return (x.sin() * y).sum() + (x.sin() * y).mean(), x.sin() + 1, x.sin() + 1.0
+
+    x, y = torch.randn(2, 7)
+    graph = make_fx(twice)(x, y)
+    before = graph(x, y)
+    once(graph)
+    assert calls(graph).count("aten.sin.default") == 1
+    assert calls(graph).count("aten.mul.Tensor") == 1
+    after = graph(x, y)
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert after[1].data_ptr() != after[2].data_ptr(), "results are tensors of their own"
+
+
+def test_what_is_drawn_twice_stays_drawn_twice():
+    graph = make_fx(lambda x: torch.rand_like(x) - torch.rand_like(x))(torch.zeros(1000))
+    once(graph)
+    assert calls(graph).count("aten.rand_like.default") == 2
+
+
+def test_what_changes_in_between_is_computed_again():
+    def changed(x):
+        y = x.clone()
+        first = y.sum()
+        y.add_(1)
+        return first, y.sum() * 1.0
+
+    x = torch.arange(3.0)
+    graph = make_fx(changed)(x)
+    once(graph)
+    assert [float(found) for found in graph(x)] == [3.0, 6.0]

@@ -85,3 +85,19 @@ def _like(name, names):
         "what relu leaves is used as well": lambda x: pool(y := F.relu(x)) * y.mean(),
         "another activation": lambda x: pool(F.leaky_relu(x)),
     }[name]
+
+
+def test_a_relu_that_is_used_elsewhere_stays():
+    """Also where nobody asks for a gradient."""
+
+    def forward(x):
+        y = F.relu(x)
+        return pooled(y).sum(), y
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 6, 8)
+    graph = trace(forward, (x,))
+    before = graph(x)
+    relu_in_pooling(graph)
+    for found, expected in zip(graph(x), before, strict=True):
+        assert torch.equal(found, expected)

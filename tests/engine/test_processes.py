@@ -77,6 +77,25 @@ def test_processes_give_the_bits_of_one(name):
         torch.testing.assert_close(flat_state(kept), flat_state(state), rtol=0, atol=0)
 
 
+def test_workers_scale_noise_as_they_are_told():
+    """Adaptive noise comes with the offer of a round."""
+    fed, w = toy("pfl")
+    clients = torch.arange(4)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        sums = {}
+        for scale in (1.0, 0.5):
+            offer = Offer(1, clients, w, {}, scale)
+            alone, _ = Loop().total(RoundPlan.of(fed, offer, clients))
+            sums[scale], _ = TWO.total(RoundPlan.of(fed, offer, clients))
+            assert torch.equal(sums[scale], alone)
+    finally:
+        torch.set_num_threads(threads)
+        workers.dismiss(fed)
+    assert not torch.equal(sums[1.0], sums[0.5])
+
+
 def test_workers_are_kept_over_rounds_and_end_with_their_federation():
     fed, w = toy()
     cohort = torch.arange(6)

@@ -113,3 +113,20 @@ def test_a_run_with_coarser_products_learns_and_costs_the_same(precision):
     )
     assert coarse.epsilon == exact.epsilon
     assert abs(coarse.accuracy - exact.accuracy) < 0.1
+
+
+@pytest.mark.parametrize("engine", ["graphed", "compiled"])
+@pytest.mark.parametrize("name", ["dp_fedavg", "adap_dp_fl", "fed_spa"])
+def test_measuring_rounds_leaves_the_run_as_it_is(name, engine):
+    """The same model and price with and without; where batches are not drawn anew, norms are those of a CPU."""
+    more = {"cohort": cl.full(), "rounds": 3, "epsilon": 290.0}
+    record = ["norms", "clipping", "gradients", "train", "thresholds"]
+    alone, measured = (go(name, toy_task(), engine, record=asked, **more) for asked in (None, record))
+    torch.testing.assert_close(vector(alone), vector(measured), rtol=1e-5, atol=1e-7)
+    assert alone.epsilon == measured.epsilon
+    assert len(measured.recorded.by_round("gradients/mean")) == 3
+    if name == "dp_fedavg":
+        settings = {"delta": 1e-3, "progress": False, "engine": "loop", **more}
+        there = cl.run(METHODS[name](), toy_task(), record=record, **settings).recorded
+        for quantity in ("norms/mean", "clipping/mean", "gradients/mean"):
+            assert measured.recorded.by_round(quantity)[1] == pytest.approx(there.by_round(quantity)[1], rel=1e-3)

@@ -150,3 +150,13 @@ def test_coins_of_one_sample_are_those_of_its_place():
     assert torch.equal(whole, torch.stack(apart))
     assert not coins(torch.tensor(9), (1000,), 0.0).any()
     assert coins(torch.tensor(9), (1000,), 1.0).all()
+
+
+@pytest.mark.parametrize("bit", [0, 31, 32, 40, 62])
+def test_coins_depend_on_every_part_of_their_key(bit):
+    """Under keys that differ in one bit, of either half, many of 4,000 fair coins differ. (Not half: keys are hashes,
+    which differ in all bits.)"""
+    key = 0x123456789ABCDEF
+    one, other = (coins(torch.tensor(k), (4000,), 0.5) for k in (key, key ^ (1 << bit)))
+    assert int((one != other).sum()) > 1000
+    assert torch.equal(torch.func.vmap(lambda k: coins(k, (4000,), 0.5))(torch.tensor([key ^ (1 << bit)]))[0], other)

@@ -246,3 +246,12 @@ def test_the_bound_of_levels_counts_the_numbers_that_reach_them():
 def test_nothing_follows_votes():
     with pytest.raises(CloisterError, match="votes at the end of a chain"):
         chain(votes(3), clip_l2(1.0)).sensitivity(Sensitivity(length=5), LAYOUT)
+
+
+def test_a_chain_promises_finite_messages_only_if_every_part_does():
+    clip, other = clip_l2(1.0), identity()
+    assert clip.stays_finite
+    assert not other.stays_finite
+    assert chain(clip, clip).stays_finite
+    assert not chain(clip, other).stays_finite
+    assert not chain(other, clip).stays_finite

@@ -19,7 +19,7 @@ from cloister.cli.data import data_app
 from cloister.cli.keys import RunCommand, keys
 from cloister.cli.output import file_and_words, new_folder, print_table, program, say, short_name
 from cloister.cli.plan import PlanCommand, plan
-from cloister.errors import CloisterError, Note
+from cloister.errors import CloisterError, Note, expect_one_of
 
 app = typer.Typer(
     name="cloister",
@@ -99,15 +99,25 @@ def show(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the watched metric and epsilon over rounds.")] = None,
+    of: Annotated[
+        str, typer.Option(help="What to draw instead: loss, or recorded norms, clipping, gradients, thresholds.")
+    ] = "score",
+    epsilon: Annotated[
+        list[float] | None, typer.Option(help="The last score within this epsilon; can be given several times.")
+    ] = None,
+    measurements: Annotated[
+        bool, typer.Option("--measurements", help="What was recorded, round by round (NOT PRIVATE).")
+    ] = False,
     clients: Annotated[
         bool, typer.Option("--clients", help="What each client's samples have lost, and each client's score.")
     ] = False,
 ) -> None:
     """What a run reached and what it spent, computed afresh from its ledger."""
     from cloister.privacy.description import plain
-    from cloister.runs import report
+    from cloister.runs import measurement_file, report
     from cloister.runs.folder import RunFolder
 
+    expect_one_of("--of", of, ("score", "loss", "norms", "clipping", "gradients", "thresholds"))
     if plot is not None:
         report.expect_plot(plot)
     names = [path.name for path in runs]
@@ -122,16 +132,41 @@ def show(
             for more in (report.scores_text(folder), report.communication_text(folder)):
                 if more is not None:
                     say(more if len(folders) == 1 else f"{name}: {more}")
+            recorded = measurement_file.read(folder.path)
+            if recorded is not None:
+                say(("" if len(folders) == 1 else f"{name}: ") + report.measurements_text(recorded))
             if not folder.finished:
                 say(f"{name} has not ended: continue it with `{program()} resume {folder.path}`.")
-        if len(folders) == 1 and not clients:
+        if epsilon:
+            say("\nThe last score within each epsilon:\n")
+            print_table(report.epsilons_table(folders, epsilon))
+        if measurements:
+            for name, folder in folders.items():
+                _show_measurements(name, folder)
+        if len(folders) == 1 and not (clients or epsilon or measurements):
             say(f"\n{next(iter(certificates.values()))}")
     if clients and not as_json:
         for name, folder in folders.items():
             _show_clients(name, folder)
     if plot is not None:
-        report.runs_plot(folders, plot)
+        if of == "score":
+            report.runs_plot(folders, plot)
+        else:
+            curves = {n: report.Curves(f.metrics(), measurement_file.read(f.path)) for n, f in folders.items()}
+            report.measurements_plot(curves, plot, of)
         say(f"plot: {plot}", err=True)
+
+
+def _show_measurements(name: str, folder: Any) -> None:
+    """What a run recorded, round by round."""
+    from cloister.runs import measurement_file, report
+
+    recorded = measurement_file.read(folder.path)
+    if recorded is None:
+        raise CloisterError(f"Expected a run that recorded something, found none in {folder.path}: run it with record.")
+    for title, table in report.measurements_tables(recorded).items():
+        say(f"\n{name}, {title}:\n")
+        print_table(table)
 
 
 def _show_clients(name: str, folder: Any) -> None:
@@ -210,6 +245,8 @@ def compare(
     finally:
         if rows:
             print_table(report.comparison_table(rows))
+            say("")
+            print_table(report.comparison_scores_table(rows))
             say(report.settings_text(settings))
     figures.write_comparison(rows, path, " ".join(["cloister compare", str(file), *words]))
     say(f"\nplot: {path / 'compare.png'}")
@@ -317,6 +354,8 @@ def _run(start: Any, path: Path, **options: Any) -> None:
     for more in (report.scores_text(RunFolder.open(path)), report.communication_text(RunFolder.open(path))):
         if more is not None:
             say(more)
+    if result.recorded is not None:
+        say(report.measurements_text(result.recorded))
     if result.personalized is not None:
         say(f"\n{report.client_scores_text(result.personalized.before, result.personalized.after)}")
     say(f"\n{result.seconds:.1f} s with the {result.engine} engine, kept in {path}")

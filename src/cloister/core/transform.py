@@ -15,6 +15,8 @@ from cloister.core.state import State
 from cloister.random.streams import Streams
 
 Broadcast = Callable[[Streams, int, Context, State], State]
+Clipped = Callable[[Tensor, Context], tuple[Tensor, Tensor, Tensor]]
+"""(update, context) -> (norm of what is clipped, the norm that it is clipped to, by which factor), for measurements."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class Transform:
     wire, where it is not what its type takes; `entries(m)` how many numbers are sent, where the others are zero and
     both sides know which. `weighting` is set where a message depends on how many samples its client has
     (`Context.samples`). `stays_finite` promises a finite message for every finite update; without that promise every
-    message is looked at, and one that is not finite counts as zero.
+    message is looked at, and one that is not finite counts as zero. `clipped` measures what clipping does to an update,
+    where this is what the transform is for; nothing that is sent is computed by it.
     """
 
     name: str
@@ -61,3 +64,4 @@ class Transform:
     parts: tuple[Transform, ...] = ()
     weighting: Weighting | None = None
     stays_finite: bool = False
+    clipped: Clipped | None = None

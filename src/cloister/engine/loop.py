@@ -40,7 +40,7 @@ class Loop:
             way = "channels last" if self.channels_last else ""
             return total_of_workers(plan, self.workers, way, partial(_alone, self.channels_last))
         fed, local = plan.fed, plan.fed.method.local
-        steps, each = steps_of(fed, _autograd, False), map if self.workers == 1 else _pool(self.workers).map
+        steps, each = steps_of(fed, autograd, False), map if self.workers == 1 else _pool(self.workers).map
         total, nonfinite = None, torch.zeros((), dtype=torch.int64, device=plan.offer.w.device)
         for clients in torch.split(plan.clients, self.chunk):
             chunk, drawn = plan.chunk(clients), plan.drawn(clients, len(clients)).batches
@@ -62,7 +62,7 @@ def _alone(channels_last: bool, plan: RoundPlan, chunk: Chunk) -> tuple[Tensor, 
     fed, local, client = plan.fed, plan.fed.method.local, chunk.clients
     drawn = plan.drawn(client, 1).batches
     work = work_of(fed.population, local, shapes_of(fed.population.counts[client], local), chunk, drawn)
-    return _message(plan, steps_of(fed, _autograd, False), chunk, work, bool(drawn), channels_last, 0)
+    return _message(plan, steps_of(fed, autograd, False), chunk, work, bool(drawn), channels_last, 0)
 
 
 def _message(
@@ -72,6 +72,14 @@ def _message(
 
     `exact`: its batches, which were drawn, differ in size, and are not padded.
     """
+    state, work = trained(plan, steps, chunk, stacked, exact, channels_last, place)
+    return *message_of(plan.fed, chunk.w, chunk.broadcast, state, Sending.of(work)), state
+
+
+def trained(
+    plan: RoundPlan, steps: list[Advance], chunk: Chunk, stacked: Work, exact: bool, channels_last: bool, place: int
+) -> tuple[Tensors, Work]:
+    """What one client of a chunk has trained, before anything happens to it, and its work; `exact` as in `_message`."""
     fed, w, work = plan.fed, chunk.w, _of_one(stacked, place)
     noise = plan.noise(chunk.clients[place : place + 1].cpu(), 1)
     state = {**fed.method.local.init(w), **work.start}
@@ -79,7 +87,7 @@ def _message(
         if channels_last and batch.inputs.dim() == 4:
             batch = replace(batch, inputs=batch.inputs.to(memory_format=torch.channels_last))
         state = steps[phase](w, chunk.round, state, batch)
-    return *message_of(fed, w, chunk.broadcast, state, Sending.of(work)), state
+    return state, work
 
 
 @cache  # threads are kept, and with them the copies of the model that they work on
@@ -103,7 +111,7 @@ def _widths(work: Work) -> list[list[int] | None]:
     return [batches.mask.sum(1).clamp(min=1).tolist() for batches in work.phases]
 
 
-def _autograd(function: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
+def autograd(function: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
     """`torch.func.grad` without its overhead, for code that runs under no transform."""
 
     def gradient(argument: Any, *rest: Any) -> Any:

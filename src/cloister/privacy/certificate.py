@@ -1,8 +1,8 @@
 """The certificate of a run: what was promised, to whom, at what price, and what the promise leaves out.
 
 It is computed from two files of a run alone: the description (what was executed) and the ledger (what was
-charged); where a callback ended the run, which is a gap, the checkpoint says so. Nothing in it comes from the training
-code's memory, so anybody can compute it again.
+charged); where a callback ended the run, or something was measured beside it, which are gaps, the checkpoint says so.
+Nothing in it comes from the training code's memory, so anybody can compute it again.
 """
 
 from __future__ import annotations
@@ -94,11 +94,16 @@ class Certificate:
 
 
 def certify(
-    description: RunDescription, ledger: Ledger, notes: Sequence[str] = (), ended_early: bool = False
+    description: RunDescription,
+    ledger: Ledger,
+    notes: Sequence[str] = (),
+    ended_early: bool = False,
+    recorded: Sequence[str] = (),
 ) -> Certificate:
     """The certificate of a run from its description and its ledger; `notes` are gaps that arose on the way.
 
-    A run that `ended_early`, by what it had released, is certified for all rounds that were planned.
+    A run that `ended_early`, by what it had released, is certified for all rounds that were planned. `recorded` are the
+    names of what was measured beside it without protection.
     """
     method, accounts = description.method, accounts_of(ledger)
     spending = Spending(accounts, description.task.copies, description.noise_schedule)
@@ -138,7 +143,11 @@ def certify(
         ],
         claimed=_claimed(description, own, accounts),
         not_covered=not_covered(
-            description, own, private, [*notes, *([_ended_early(price_at(spending, own))] if ended_early else [])]
+            description,
+            own,
+            private,
+            [*notes, *([_ended_early(price_at(spending, own))] if ended_early else [])],
+            recorded,
         ),
         configuration_sha256=description.configuration_hash,
         ledger_hash=ledger.hash,

@@ -30,15 +30,22 @@ def priced_as(events: Counter[Event], drawn: str) -> list[str]:
     return [whole.replace(f"noise multiplier {records[0].noise_multiplier or 0:.6g}", between)]
 
 
-def not_covered(description: RunDescription, delta: float, private: bool, notes: Sequence[str] = ()) -> list[str]:
-    """What the guarantee leaves out; `notes` are of what happened on the way."""
+def not_covered(
+    description: RunDescription,
+    delta: float,
+    private: bool,
+    notes: Sequence[str] = (),
+    recorded: Sequence[str] = (),
+) -> list[str]:
+    """What the guarantee leaves out; `notes` are of what happened on the way, `recorded` what was measured beside."""
     if not private:
-        return ["everything: this run has no privacy guarantee"]
+        return ["everything: this run has no privacy guarantee", *_measured(recorded)]
     task, samples = description.task, description.method.unit == "sample"
     copies = task.copies
     public = [_PUBLIC] if description.selection.get("validation") == "public" else []
     gaps = [
         *dict.fromkeys([*description.method.notes, *public, *notes]),
+        *_measured(recorded),
         "hyper-parameter search: choosing clip, learning rate, rounds or model by looking at results on these "
         "clients' data is a release that was not charged",
         "metrics: accuracies, losses, cohort sizes and counts of non-finite updates are exact; where test samples are "
@@ -80,6 +87,17 @@ def not_covered(description: RunDescription, delta: float, private: bool, notes:
             f"{'sample' if samples else 'client'}'s data whole would satisfy it"
         )
     return gaps
+
+
+def _measured(recorded: Sequence[str]) -> list[str]:
+    """What was recorded beside the run, for whoever may see the data and nobody else."""
+    if not recorded:
+        return []
+    return [
+        f"recorded measurements ({', '.join(recorded)}): NOT PRIVATE; they were computed exactly from the clients' "
+        "data, this guarantee does not cover them, and they (measurements.jsonl, and what is drawn from it) must not "
+        "be published"
+    ]
 
 
 def _loaded(weights: WeightsDescription | None) -> list[str]:

@@ -52,6 +52,10 @@ class Outcome(NamedTuple):
     """How many updates were not finite; still on its way where a device computes it."""
     dropped: int = 0
     """How many members had no budget left."""
+    offer: Offer | None = None
+    """What was asked for ..."""
+    clients: Tensor | None = None
+    """... and who took part: for measurements of the same round (`engine/measure.py`)."""
 
 
 def run_round(fed: Federation, ledger: Ledger, engine: Engine, round: int, w: Tensor, state: MethodState) -> Outcome:
@@ -60,7 +64,8 @@ def run_round(fed: Federation, ledger: Ledger, engine: Engine, round: int, w: Te
     answered = answer(fed, ledger, offer, engine, state.clients)
     w, new = close_round(fed, offer, [answered.reply], state, trusted=True)
     state = replace(new, clients=answered.client_state)
-    return Outcome(w, state, len(answered.reply.clients), answered.nonfinite_updates, answered.refused)
+    clients = answered.reply.clients
+    return Outcome(w, state, len(clients), answered.nonfinite_updates, answered.refused, offer, clients)
 
 
 def open_round(fed: Federation, ledger: Ledger, round: int, w: Tensor, state: MethodState, wait: bool = True) -> Offer:

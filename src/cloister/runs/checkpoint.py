@@ -61,6 +61,8 @@ class Checkpoint:
     kept: Kept = field(default_factory=Kept)
     stop: Stop | None = None
     scores: dict[str, Any] | None = None
+    recorded: tuple[str, ...] = ()
+    """What is measured beside the run (`recorded.py`): not part of its identity, for it changes nothing."""
 
     @property
     def newest(self) -> Tensor:
@@ -100,6 +102,7 @@ def write(path: Path, checkpoint: Checkpoint, configuration: str) -> None:
         "kept": json.dumps([kept.value, kept.round, kept.waited]),
         "stop": json.dumps(None if stop is None else asdict(stop)),
         "scores": json.dumps(plain(checkpoint.scores)),
+        "recorded": json.dumps(checkpoint.recorded),
     }
     facts["digest"] = hash_of(tensors, _text(facts))
     write_atomically(path, save(tensors, facts), private=True)
@@ -145,6 +148,11 @@ class StoredCheckpoint:
         return found
 
     @property
+    def recorded(self) -> tuple[str, ...]:
+        """What is measured beside the run."""
+        return tuple(json.loads(self.facts.get("recorded", "[]")))
+
+    @property
     def best_round(self) -> int | None:
         """The round whose model did best in validation, where that is the one that is kept."""
         return int(json.loads(self.facts["kept"])[1]) if "best" in self.tensors else None
@@ -171,6 +179,7 @@ class StoredCheckpoint:
             kept=Kept(found.get("average"), found.get("best"), *json.loads(self.facts["kept"])),
             stop=self.stop,
             scores=self.scores,
+            recorded=self.recorded,
         )
 
 

@@ -8,6 +8,7 @@ metrics.jsonl           a line per round, with the ledger's hash at that time
 model.safetensors       the final model: parameters and buffers, by name
 model.json              how the model is made and used (`model_file.py`)
 clients.json            exact scores client by client, which are not private; nothing refers to it
+measurements.jsonl      what `record` asked for, a line per round, most of it not private; nothing refers to it
 certificate.json, .txt  what was spent, with the ledger's last hash and hashes of the model's two files and of the text
 
 A file that was altered, cut short, or put back to an earlier state disagrees with another one, and whoever opens the
@@ -30,7 +31,9 @@ from cloister.privacy.ledger import Ledger
 from cloister.runs import checkpoint as checkpoints
 from cloister.runs.checkpoint import Checkpoint, StoredCheckpoint
 from cloister.runs.files import new_folder, read_json, write_atomically, write_json
+from cloister.runs.measurement_file import MeasurementFile
 from cloister.runs.metrics import Metrics
+from cloister.runs.recorded import not_private_in
 from cloister.runs.verification import expect_ended, text_of
 
 if TYPE_CHECKING:
@@ -74,6 +77,8 @@ class RunFolder:
             if config is not None:
                 write_atomically(place / "config.toml", config.encode())
             write_atomically(place / "metrics.jsonl", b"")
+            if start.recorded:
+                MeasurementFile.create(place, start.recorded)
             draft.save(replace(start, hash=ledger.hash), description)
         return cls(path)
 
@@ -128,14 +133,14 @@ class RunFolder:
         if stored is None:
             return Verified(ledger, at, metrics, None)
         description = self.description()
-        certificate = certify(description, ledger, at.gaps, at.stop is not None)
+        certificate = _certified(description, ledger, at)
         expect_ended(self.path, stored, certificate, description, at, metrics, ledger)
         return Verified(ledger, at, metrics, certificate)
 
     def certificate(self) -> Certificate:
         """The certificate, computed afresh from the description and the ledger, when all files agree."""
         found = self.verified()
-        return found.certificate or certify(self.description(), found.ledger, found.at.gaps, found.at.stop is not None)
+        return found.certificate or _certified(self.description(), found.ledger, found.at)
 
     def accounts(self) -> dict[str, Account]:
         """What was charged to whom, when all files agree."""
@@ -179,3 +184,8 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether the run has ended."""
         return (self.path / "certificate.json").is_file()
+
+
+def _certified(description: RunDescription, ledger: Ledger, at: StoredCheckpoint) -> Certificate:
+    """With what the checkpoint knows of the gaps."""
+    return certify(description, ledger, at.gaps, at.stop is not None, not_private_in(at.recorded))

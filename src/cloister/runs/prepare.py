@@ -63,6 +63,8 @@ class Ready:
     """What a model is worth by data that are free to look at."""
     held_out: Population | None = None
     """Samples of the clients' for a validation that is paid for."""
+    train_score: Scorer | None = None
+    """How a model does on the clients' training samples, where that is recorded: NOT PRIVATE."""
 
     def noise_of_query(self, name: str) -> tuple[float, ...]:
         """The noise multipliers of one of the queries."""
@@ -146,7 +148,25 @@ def prepare(request: Request, known: RunDescription | None = None) -> Ready:
         selection,
         _validation(request, placed, watching),
         held_out and held_out.to(placed.w.device, placed.w.dtype),
+        _on_training_samples(request, placed, watching),
     )
+
+
+def _on_training_samples(request: Request, placed: Placed, watching: Watched) -> Scorer | None:
+    """What measures models on the clients' own samples, where that is to be recorded; and what cannot be measured is
+    found out before anything is charged."""
+    record, people = request.options.record or (), placed.population
+    if "gradients" in record:
+        _norms_on_noise(placed.objective, placed.w, people, request.task.loss)
+    if "train" not in record:
+        return None
+    inputs, labels = people.inputs, people.labels
+    if int(people.counts.sum()) < len(labels):  # some rows are nobody's
+        owned = zip(people.starts.tolist(), people.counts.tolist(), strict=True)
+        rows = torch.cat([torch.arange(start, start + count) for start, count in owned])
+        inputs, labels = inputs[rows.to(inputs.device)], labels[rows.to(labels.device)]
+    trained = replace(request.task, test_inputs=inputs, test_labels=labels, local_test=None)
+    return scorer(placed.module, placed.objective.layout, trained, placed.w, watching)
 
 
 def _validation(request: Request, placed: Placed, watching: Watched) -> Validate | None:

@@ -28,6 +28,7 @@ from cloister.errors import (
 )
 from cloister.models import Adaptation
 from cloister.runs.keys import HEADINGS
+from cloister.runs.recorded import expect_record
 from cloister.runs.selection import Validation, expect_selection, expect_validated
 from cloister.runs.trackers import expect_trackers
 
@@ -103,6 +104,11 @@ class Options:
     log: Annotated[
         str | None, "csv, tensorboard, mlflow or wandb, or several (csv,tensorboard): in the folder", KEEPING
     ] = None
+    record: Annotated[
+        list[str] | None,
+        "measure rounds: norms, clipping, gradients, train, clients (NOT PRIVATE, for simulations), thresholds",
+        KEEPING,
+    ] = None
     metrics: Annotated[
         list[str] | None, "names of metrics, such as accuracy, f1 (by default those of the loss)", TRAINING
     ] = None
@@ -146,6 +152,7 @@ class Options:
         expect_type("progress", self.progress, shown, "True, False or None", "None shows a bar on terminals alone")
         expect_type("config", self.config, (str, type(None)), "the text of a config file", "leave it out")
         expect_selection(self)
+        expect_record(self.record, self.secure_rng)
         if self.log is not None:
             expect_trackers(self.log)
 
@@ -180,6 +187,11 @@ class Request:
         expect_validated(self.options, self.task)
         if self.options.personalize != "none":
             expect_own_tests(self.task)
+        if "gradients" in (self.options.record or ()) and self.task.loss.mixes_samples:
+            raise CloisterError(
+                f"Expected a loss for every sample by itself, to record gradients of single samples, found "
+                f"{self.task.loss.name}: leave gradients out of record."
+            )
 
 
 def expect_own_tests(task: Task) -> None:

@@ -15,6 +15,8 @@ from cloister.runs.client_scores import ClientScores
 from cloister.runs.communication import Communication
 from cloister.runs.metric_text import figure
 from cloister.runs.personalization import Personalized
+from cloister.runs.recorded import Recorded
+from cloister.runs.scores import BestScore, ScoreAtEpsilon, best_of, score_at_epsilon
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,6 +49,9 @@ class Run:
     preprocessing: Preprocessing | None = None
     """How inputs become what the model sees, where a query of the run decided about it (`standardize`)."""
 
+    recorded: Recorded | None = None
+    """What was measured round by round, where `record` asked for it. NOT PRIVATE, but for thresholds."""
+
     def __repr__(self) -> str:
         watched = self.scores.get(self.monitor, self.accuracy)
         value = "none" if watched is None else figure(self.monitor, watched, 4)
@@ -54,6 +59,15 @@ class Run:
         spent = f"epsilon {round_up(price.epsilon_pld)} at delta {price.delta:g}"
         rounds = f"{len(self.history)} round{'' if len(self.history) == 1 else 's'}"
         return f"<Run: {self.monitor} {value}, {spent}, {rounds}, {self.engine} engine>"
+
+    @property
+    def best_on_test(self) -> BestScore | None:
+        """The best test score over the rounds, beside which `scores` has the final model's: selected on test data."""
+        return best_of(self.history)
+
+    def at_epsilon(self, epsilon: float, metric: str | None = None) -> ScoreAtEpsilon | None:
+        """The last test score before the run had spent more than `epsilon`; None where there is none."""
+        return score_at_epsilon(self.history, epsilon, metric, self.certificate, self.stopped is not None)
 
     @property
     def epsilon(self) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from cloister import engine as engines
-from cloister.errors import Corrupted, RepeatedRounds
+from cloister.errors import CloisterError, Corrupted, RepeatedRounds
 from cloister.privacy.description import json_hash
 from cloister.privacy.ledger import Ledger
 from cloister.random.streams import Streams
@@ -36,6 +37,16 @@ def expect_same_data(old: RunFolder, at: Checkpoint, ready: Ready) -> None:
         raise Corrupted(
             f"Expected the data with which {old.path} was started, found that the task's data changed: "
             "resume with the same, or start a new run."
+        )
+
+
+def expect_same_record(old: RunFolder, at: Checkpoint, record: Sequence[str]) -> None:
+    """Refuse to measure something else from now on: a file of measurements has every round, or none."""
+    if set(at.recorded) != set(record):
+        was, found = (", ".join(names) or "nothing" for names in (at.recorded, record))
+        raise CloisterError(
+            f"Expected record = {was}, as {old.path} was started, found {found}: resume with the same, or start a new "
+            "run."
         )
 
 

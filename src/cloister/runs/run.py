@@ -79,7 +79,8 @@ def run(
         _expect_alike(ranks, ready)
         if not ranks.is_leader:
             return _assist(ranks, ready)
-    training = _resume(ready, old, machines, ranks) if old else _begin(request, ready, path, machines, ranks)
+    record = options.record or ()
+    training = _resume(ready, old, machines, ranks, record) if old else _begin(request, ready, path, machines, ranks)
     training.evaluate_every = ready.selection.every or options.evaluate_every or _now_and_then(ready, task)
     training.checkpoint_every = options.checkpoint_every
     training.callbacks = _callbacks(callbacks, options, path)
@@ -126,12 +127,19 @@ def _begin(
     options = request.options
     key = _choice_key(ready, machines, options.memory)
     engine = engines.build(options.engine, ready.fed, ready.w, options.memory, request.rounds, key)
-    return Training.begin(ready, engines.Sharded(engine, ranks) if ranks else engine, machines, path, options.config)
+    engine = engines.Sharded(engine, ranks) if ranks else engine
+    return Training.begin(ready, engine, machines, path, options.config, options.record or ())
 
 
-def _resume(ready: Ready, old: RunFolder, machines: list[engines.Arithmetic], ranks: engines.Ranks | None) -> Training:
+def _resume(
+    ready: Ready,
+    old: RunFolder,
+    machines: list[engines.Arithmetic],
+    ranks: engines.Ranks | None,
+    record: Sequence[str],
+) -> Training:
     expect_same(old, ready)
-    training = Training.resume(ready, old, machines, ranks)
+    training = Training.resume(ready, old, machines, ranks, record)
     warn_of_repeated(training.repeated, why_not_repeated(training.ready.fed.streams))
     return training
 

@@ -7,6 +7,7 @@ log is written when the next round is already on its way, and checkpoints are wr
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,16 +29,20 @@ from cloister.runs.checkpoint import Checkpoint, Stop
 from cloister.runs.communication import communication_of
 from cloister.runs.evaluate import Score
 from cloister.runs.folder import RunFolder
+from cloister.runs.measurement_file import MeasurementFile
 from cloister.runs.personalization import Personalized
 from cloister.runs.prepare import Ready
 from cloister.runs.private_validation import private_validation
 from cloister.runs.progress import Progress
+from cloister.runs.recorded import Recorded, not_private_in
+from cloister.runs.recording import Recorder
 from cloister.runs.result import Run
 from cloister.runs.resume import (
     charged_from,
     continued,
     engine_facts,
     expect_same_data,
+    expect_same_record,
     renewed,
     warn_of_repeated,
     with_streams,
@@ -66,6 +71,7 @@ class Training:
     evaluate_every: int = 1
     checkpoint_every: int = 1
     callbacks: Callbacks = field(default_factory=Callbacks)
+    recorder: Recorder | None = None
     _score: Score | None = None  # of the newest model, where it was evaluated
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     _written: Future[None] | None = None
@@ -78,24 +84,33 @@ class Training:
         machines: list[engines.Arithmetic],
         path: Path | None,
         config: str | None,
+        record: Sequence[str] = (),
     ) -> Self:
         """A new run, laid out in a folder if there is one. Its noise is that of this engine on these machines."""
         if ready.fed.method.mechanism.noise_multiplier:  # else there is nothing to protect, and engines are to agree
             streams = ready.fed.streams
             ready = with_streams(ready, replace(streams, run=engines.noise_key(streams.run, engine, machines)))
         facts, state = engine_facts(ready, engine, machines), ready.fed.method.init(ready.w)
-        start = Checkpoint(0, ready.w, state, "", facts, ready.fingerprint)
+        start = Checkpoint(0, ready.w, state, "", facts, ready.fingerprint, recorded=tuple(record))
+        recorder = Recorder(Recorded(tuple(record))) if record else None
         if path is None:
             ledger = Ledger.create(None, ready.description.configuration_hash, ready.description.budgets)
-            return cls(ready, engine, machines, ledger, start)
+            return cls(ready, engine, machines, ledger, start, recorder=recorder)
         folder = RunFolder.create(path, ready.description, start, config)
         ledger = folder.ledger(writable=True)
         start = replace(start, hash=ledger.hash)
-        return cls(ready, engine, machines, ledger, start, folder, RoundLog(folder.metrics_file()))
+        if recorder is not None:
+            recorder.file = MeasurementFile.of(path)
+        return cls(ready, engine, machines, ledger, start, folder, RoundLog(folder.metrics_file()), recorder=recorder)
 
     @classmethod
     def resume(
-        cls, ready: Ready, folder: RunFolder, machines: list[engines.Arithmetic], ranks: engines.Ranks | None
+        cls,
+        ready: Ready,
+        folder: RunFolder,
+        machines: list[engines.Arithmetic],
+        ranks: engines.Ranks | None,
+        record: Sequence[str] = (),
     ) -> Self:
         """The run in a folder, with the engine that it has had."""
         ledger = folder.ledger(writable=True)
@@ -103,6 +118,8 @@ class Training:
             _, stored, metrics, certificate = folder.verified(ledger)
             at = stored.to(ready.w.device)
             expect_same_data(folder, at, ready)
+            expect_same_record(folder, at, record)
+            recorder = Recorder.resume(folder.path, record, at.round) if record else None
             known, ended, engine = metrics.models_after(at.round), certificate is not None, engines.restore(at.engine)
             metrics = metrics.up_to(at.round, at.metrics)
             metrics.write()  # what comes after is computed again
@@ -110,6 +127,7 @@ class Training:
             ready, repeated = continued(ready, at, engine, machines, ledger)
             log = RoundLog(metrics, metrics.public())
             training = cls(ready, engine, machines, ledger, at, folder, log, repeated, known, ended)
+            training.recorder = recorder
             if at.engine != engine_facts(ready, engine, machines):
                 training._checkpoint()  # where and with which noise it goes on: remembered before the first such round
                 training._wait()
@@ -131,7 +149,9 @@ class Training:
                 except BudgetExceededError as refusal:
                     refused = str(refusal)
             self.log.write()
-            certificate = certify(self.ready.description, self.ledger, self.at.gaps, self.at.stop is not None)
+            unprotected = not_private_in(self.at.recorded)
+            early = self.at.stop is not None
+            certificate = certify(self.ready.description, self.ledger, self.at.gaps, early, unprotected)
             result = self.at.result
             current = self._score is not None and self._score.clients is not None and result is self.at.newest
             score = self._score if current else self.ready.score(result, clients=True)
@@ -158,6 +178,7 @@ class Training:
             personalized=personalized,
             communication=communication_of(self.ready.description, self.log.history),
             preprocessing=None if self.ready.standardization is None else self.ready.standardization.preprocessing,
+            recorded=None if self.recorder is None else self.recorder.recorded,
         )
         self.callbacks.end(found)
         return found
@@ -181,7 +202,7 @@ class Training:
         return self.at.round == self.ready.description.rounds
 
     def _round(self, number: int) -> None:
-        fed, before = self.ready.fed, self.at.state.server
+        fed, before = self.ready.fed, self.at.state
         outcome = run_round(fed, self.ledger, self.engine, number, self.at.w, self.at.state)
         model = hash_of({"w": outcome.w}) if fed.streams.replays and self.folder is not None else None
         if model is not None and self.known.get(number, model) != model:
@@ -194,7 +215,9 @@ class Training:
         self._score = None
         if number % self.evaluate_every == 0 or self._done:
             self._evaluate(number, line)
-        self._tell(before)
+        if self.recorder is not None:
+            self.recorder.add(self.ready, outcome, before, self.at.newest, self._score)
+        self._tell(before.server)
         if number % self.checkpoint_every == 0:
             self.log.write()  # a resumed run has the lines up to its checkpoint
             self._checkpoint()
@@ -271,6 +294,8 @@ class Training:
     def _save(self, folder: RunFolder, at: Checkpoint) -> None:
         assert self.log.metrics is not None
         self.log.metrics.sync()  # the lines that the checkpoint remembers
+        if self.recorder is not None:
+            self.recorder.sync()
         folder.save(at, self.ready.description)
 
     def _wait(self) -> None:

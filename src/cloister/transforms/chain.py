@@ -71,6 +71,14 @@ def chain(*parts: Transform) -> Transform:
         assert act is not None
         return act(message, contexts(context)[afters[0]])
 
+    def clipped(update: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """What the first part that clips does to what reaches it."""
+        for part, known in zip(parts, contexts(context), strict=True):
+            if part.clipped is not None:
+                return part.clipped(update, known)
+            update = part.encode(update, known)
+        raise AssertionError("no part clips")
+
     return Transform(
         "chain",
         {},
@@ -85,4 +93,5 @@ def chain(*parts: Transform) -> Transform:
         parts,
         weightings[0] if weightings else None,
         all(part.stays_finite for part in parts),
+        clipped if any(part.clipped is not None for part in parts) else None,
     )

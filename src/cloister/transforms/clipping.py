@@ -39,7 +39,15 @@ def clip_l2(clip_norm: float) -> Transform:
         lambda update, context: clip_to_norm(update, clip_norm),
         lambda known, layout: Sensitivity(clip_norm, known.length),
         stays_finite=True,
+        clipped=lambda update, context: _factor(update, torch.tensor(clip_norm, dtype=torch.float64)),
     )
+
+
+def _factor(update: Tensor, limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The norm of an update, the norm S that it is clipped to, and the factor min(1, S / norm) of that."""
+    norm = _measured(update)[2]
+    limit = limit.to(norm)
+    return norm, limit, torch.where(norm <= limit, 1.0, limit / norm)
 
 
 def clip_to_norm(update: Tensor, limit: float) -> Tensor:
@@ -102,7 +110,13 @@ def clip_each_tensor(clip_norm: float) -> Transform:
     def sensitivity(known: Sensitivity, layout: Layout) -> Sensitivity:
         return Sensitivity(clip_norm * math.sqrt(len(layout.names)), known.length, assumed_l2=clip_norm)
 
-    return Transform("clip_each_tensor", {"clip_norm": clip_norm}, encode, sensitivity)
+    def clipped(update: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """Every tensor has a factor of its own; that of the whole is by how much its norm shrinks."""
+        norm, limit, _ = _factor(update, torch.tensor(clip_norm, dtype=torch.float64))
+        after = _measured(encode(update, context))[2]
+        return norm, limit, torch.where(norm > 0, after / norm, 1.0).clamp(max=1.0)
+
+    return Transform("clip_each_tensor", {"clip_norm": clip_norm}, encode, sensitivity, clipped=clipped)
 
 
 def adaptive_clip(clip_norm: float, quantile: float, clip_lr: float, bit_weight: float) -> Transform:
@@ -142,6 +156,7 @@ def adaptive_clip(clip_norm: float, quantile: float, clip_lr: float, bit_weight:
         decode,
         init=lambda w: {"clip_norm": torch.tensor(clip_norm, dtype=torch.float64, device=w.device)},
         broadcast=lambda streams, round, context, state: {"clip_norm": state["clip_norm"]},
+        clipped=lambda update, context: _factor(update, context.broadcast["clip_norm"]),
     )
 
 

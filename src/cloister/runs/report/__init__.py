@@ -15,12 +15,16 @@ if TYPE_CHECKING:
         Compared,
         compared,
         comparison_plot,
+        comparison_scores_table,
         comparison_table,
         in_words,
         settings_text,
     )
+    from cloister.runs.report.measurement_plots import Curves, measurements_plot
+    from cloister.runs.report.measurements import measurements_tables, measurements_text
     from cloister.runs.report.runs import (
         communication_text,
+        epsilons_table,
         figures_table,
         run_figures,
         runs_plot,
@@ -33,24 +37,38 @@ if TYPE_CHECKING:
 _DEFINES = {
     "catalogue": ("keys_table", "methods_table"),
     "clients": ("client_scores_table", "client_scores_text", "clients_table"),
-    "comparison": ("Compared", "compared", "comparison_plot", "comparison_table", "in_words", "settings_text"),
-    "runs": ("communication_text", "figures_table", "run_figures", "runs_plot", "runs_table", "scores_text"),
+    "comparison": (
+        *("Compared", "compared", "comparison_plot", "comparison_scores_table", "comparison_table", "in_words"),
+        "settings_text",
+    ),
+    "measurement_plots": ("Curves", "measurements_plot"),
+    "measurements": ("measurements_tables", "measurements_text"),
+    "runs": (
+        *("communication_text", "epsilons_table", "figures_table", "run_figures", "runs_plot", "runs_table"),
+        "scores_text",
+    ),
     "style": ("expect_plot",),
 }
 
 __all__ = [
     "Compared",
+    "Curves",
     "client_scores_table",
     "client_scores_text",
     "clients_table",
     "communication_text",
     "compared",
     "comparison_plot",
+    "comparison_scores_table",
     "comparison_table",
+    "epsilons_table",
     "expect_plot",
     "figures_table",
     "in_words",
     "keys_table",
+    "measurements_plot",
+    "measurements_tables",
+    "measurements_text",
     "methods_table",
     "run_figures",
     "runs_plot",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloister.privacy.certificate_text import round_up
+from cloister.runs import measurement_file
 from cloister.runs.folder import RunFolder
 from cloister.runs.metric_text import figure
-from cloister.runs.report.runs import kept_lines, last_of, watched_in
+from cloister.runs.recorded import NOT_PRIVATE
+from cloister.runs.report.runs import kept_lines
 from cloister.runs.report.style import line_colors, new_figure, new_table
+from cloister.runs.scores import SELECTED_ON_TEST, best_of, last_of, watched_in
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,15 +38,23 @@ class Compared:
     monitor: str = "accuracy"
     score: float | None = None
     """Of the metric that was watched."""
+    best_on_test: float | None = None
+    """The best of its values over the rounds: selected on test data."""
+    best_round: int | None = None
+    mean_client_accuracy: float | None = None
+    """The mean over clients of the accuracy on each one's own test samples, where they have some."""
+    not_private: Mapping[str, Any] = field(default_factory=dict)
+    """Train accuracy and its distance from the test, where that was recorded, with the mark."""
 
 
 def compared(label: str, target: float | None, folder: RunFolder, settings: Mapping[str, Any]) -> Compared:
     """A run as its folder tells."""
     certificate, lines = folder.certificate(), folder.metrics()
+    kept, best = kept_lines(folder, lines), best_of(lines)
     return Compared(
         label,
         target,
-        last_of(kept_lines(folder, lines), "accuracy"),
+        last_of(kept, "accuracy"),
         certificate.prices[0].epsilon_pld,
         certificate.prices[0].delta,
         certificate.noise_multiplier,
@@ -52,7 +63,22 @@ def compared(label: str, target: float | None, folder: RunFolder, settings: Mapp
         sum(line["seconds"] for line in lines),
         settings,
         *watched_in(lines),
+        best_on_test=None if best is None else best.value,
+        best_round=None if best is None else best.round,
+        mean_client_accuracy=last_of(kept, "mean_client_accuracy"),
+        not_private=_on_training_samples(folder),
     )
+
+
+def _on_training_samples(folder: RunFolder) -> dict[str, Any]:
+    """The last train accuracy of a run that recorded it, marked."""
+    recorded = measurement_file.read(folder.path)
+    gaps = {} if recorded is None else recorded.by_round("train/accuracy_gap")
+    if recorded is None or not gaps:
+        return {}
+    last = max(gaps)
+    train = recorded.by_round("train/accuracy")[last]
+    return {"mark": NOT_PRIVATE, "train_accuracy": train, "accuracy_gap": gaps[last]}
 
 
 def in_words(row: Compared) -> str:
@@ -82,6 +108,31 @@ def comparison_table(rows: Sequence[Compared]) -> Table:
             cells = ["" if row is None else figure(row.monitor, row.score) for row in there]
             cells += ["" if row is None else round_up(row.epsilon) for row in there]
         table.add_row(label, *cells, f"{first.upload_bytes / 1000:.1f} kB")
+    return table
+
+
+def comparison_scores_table(rows: Sequence[Compared]) -> Table:
+    """Run by run: the score after the last round, the best over the rounds with its mark, and the mean over clients."""
+    name = _monitor_of(rows)
+    clients = any(row.mean_client_accuracy is not None for row in rows)
+    trained = any(row.not_private for row in rows)
+    more = (("mean client accuracy",) if clients else ()) + (("train **", "gap **") if trained else ())
+    table = new_table("method", "epsilon", f"last {name}", "best *", "in round *", *more)
+    table.columns[0].no_wrap = True
+    for row in rows:
+        own = [figure("accuracy", row.mean_client_accuracy)] if clients else []
+        exact = [figure("accuracy", row.not_private.get(key)) for key in ("train_accuracy", "accuracy_gap")]
+        table.add_row(
+            row.label,
+            "infinity" if row.target is None else f"{row.target:g}",
+            figure(row.monitor, row.score),
+            figure(row.monitor, row.best_on_test),
+            "-" if row.best_round is None else str(row.best_round),
+            *own,
+            *(exact if trained else ()),
+        )
+    table.caption = f"* the best of all rounds, {SELECTED_ON_TEST}: it promises more than a new run would keep."
+    table.caption += f"\n** {NOT_PRIVATE}" if trained else ""
     return table
 
 

@@ -12,6 +12,7 @@ from cloister.runs.communication import communication_of
 from cloister.runs.folder import RunFolder
 from cloister.runs.metric_text import figure
 from cloister.runs.report.style import line_colors, new_figure, new_table
+from cloister.runs.scores import best_of, last_of, score_at_epsilon, watched_in
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -52,29 +53,43 @@ def kept_lines(folder: RunFolder, lines: Sequence[Mapping[str, Any]]) -> Sequenc
     return lines[: folder.checkpoint().best_round]
 
 
-def watched_in(lines: Sequence[Mapping[str, Any]]) -> tuple[str, float | None]:
-    """The metric that a run watched, and its last value; where lines name none, it is accuracy."""
-    name = next((line["monitor"] for line in reversed(lines) if "monitor" in line), "accuracy")
-    return name, last_of(lines, name)
-
-
-def last_of(lines: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """The last value of a metric that is a number."""
-    return next((line[name] for line in reversed(lines) if isinstance(line.get(name), (int, float))), None)
-
-
 _NO_METRICS = ("round", "cohort", "dropped", "epsilon", "nonfinite_updates", "seconds", "monitor", "validation", "loss")
 
 
 def scores_text(folder: RunFolder) -> str | None:
-    """All metrics of the model that is kept, where there are more than the one in the table."""
-    tested = kept_lines(folder, folder.metrics())
+    """What the table does not say of the model that is kept: further metrics, and the best of all rounds, marked."""
+    lines = folder.metrics()
+    tested = kept_lines(folder, lines)
     last: Mapping[str, Any] = next((line for line in reversed(tested) if "loss" in line), {})
     named = {name: value for name, value in last.items() if name not in (*_NO_METRICS, "mean_client_accuracy")}
     shown = {name: value for name, value in named.items() if value is not None or name != "accuracy"}
-    if len(shown) < 2:
-        return None
-    return ", ".join(f"{name} {figure(name, value)}" for name, value in shown.items()) + " on the test samples"
+    found = []
+    if len(shown) > 1:
+        found.append(
+            ", ".join(f"{name} {figure(name, value)}" for name, value in shown.items()) + " on the test samples"
+        )
+    clients, best = last.get("mean_client_accuracy"), best_of(lines)
+    if clients is not None:
+        found.append(f"mean client accuracy {figure('accuracy', clients)}, each client counting the same")
+    if best is not None and best.value != watched_in(tested)[1]:
+        found.append(f"best {best.metric} {figure(best.metric, best.value)}, in round {best.round}: {best.mark}")
+    return "\n".join(found) or None
+
+
+def epsilons_table(folders: Mapping[str, RunFolder], asked: Sequence[float]) -> Table:
+    """The last score of each run before it had spent more than each of these epsilons."""
+    table = new_table("run", "at epsilon", "spent", "round", "metric", "score")
+    for label, folder in folders.items():
+        verified, lines = folder.verified(), folder.metrics()
+        certificate = folder.certificate()
+        for epsilon in asked:
+            found = score_at_epsilon(lines, epsilon, None, certificate, verified.at.stop is not None)
+            if found is None:
+                table.add_row(label, f"{epsilon:g}", "-", "-", watched_in(lines)[0], "-")
+                continue
+            spent, score = round_up(found.epsilon), figure(found.metric, found.value)
+            table.add_row(label, f"{epsilon:g}", spent, str(found.round), found.metric, score)
+    return table
 
 
 def communication_text(folder: RunFolder) -> str | None:

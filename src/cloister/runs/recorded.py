@@ -1,0 +1,111 @@
+"""What a run recorded beside its results, round by round: norms, clip factors, thresholds, scores on training samples.
+
+Nothing is recorded unless it is asked for (`record`). A line keeps two things apart, as a callback's record does:
+`released` follows from what was paid for, `not_private` is exact and protected by nothing. Whatever shows some of the
+latter shows the mark, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cloister.errors import CloisterError, expect, expect_one_of, expect_type
+
+MARK = "NOT PRIVATE"
+NOT_PRIVATE = (
+    f"{MARK}: computed exactly from the clients' data; no certificate covers it, and it must not be published."
+)
+
+PRIVATE_DATA = {
+    "norms": "norms of the clients' updates before clipping",
+    "clipping": "by which factors clipping scaled them down",
+    "gradients": "norms of single samples' gradients, client by client",
+    "train": "loss and scores on the clients' training samples",
+    "clients": "of norms, clipping and gradients also what each client has",
+}
+"""What is computed from the clients' data, and protected by nothing."""
+PAID_FOR = {"thresholds": "noise multiplier and clipping threshold of the round"}
+"""What follows from released models and from queries that were paid for."""
+NAMES = (*PRIVATE_DATA, *PAID_FOR)
+
+
+def expect_record(record: Any, secure_rng: bool) -> None:
+    """Refuse what cannot be recorded, and in a deployment what is computed from the clients' data."""
+    if record is None:
+        return
+    expect_type("record", record, (list, tuple), "a list of names", f"choose some of {', '.join(NAMES)}")
+    for name in record:
+        expect_one_of("record", name, NAMES)
+    expect(len(set(record)) == len(record), "each name in record once", list(record), "leave the others out")
+    alone = "clients" in record and not {"norms", "clipping", "gradients"} & set(record)
+    expect(not alone, "norms, clipping or gradients beside clients in record", list(record), "add one of them")
+    private = not_private_in(record)
+    if secure_rng and private:
+        raise CloisterError(
+            f"Expected no exact measurement of clients' data in a run with secure randomness, found record = "
+            f"{', '.join(private)}: it would be a release beside the one that is paid for, so record thresholds alone, "
+            "or measure in a simulation (secure_rng = false)."
+        )
+
+
+def not_private_in(record: Sequence[str]) -> tuple[str, ...]:
+    """Which of these names stand for what nothing protects, in the order of the catalogue."""
+    return tuple(name for name in PRIVATE_DATA if name in record)
+
+
+@dataclass(frozen=True, repr=False)
+class Recorded:
+    """What was recorded, a line for each round.
+
+    `by_round("norms/mean")` is one number over the rounds: the names of a line's parts, joined by slashes.
+    """
+
+    names: tuple[str, ...]
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        mark = f", {MARK}" if self.mark else ""
+        return f"<Recorded: {', '.join(self.names)} of {len(self.lines)} rounds{mark}>"
+
+    @property
+    def mark(self) -> str | None:
+        """What must stand beside everything that is shown of it; None where all of it was paid for."""
+        return NOT_PRIVATE if not_private_in(self.names) or any(line["not_private"] for line in self.lines) else None
+
+    def was_paid_for(self, name: str) -> bool:
+        """Whether a measurement follows from what was released under noise: thresholds do, unless there was none."""
+        return not any(name in line["not_private"] for line in self.lines)
+
+    def by_round(self, name: str) -> dict[int, Any]:
+        """One number by round, such as norms/mean, norms/quantiles/0.5, train/accuracy_gap or thresholds/clip_norm.
+
+        Rounds in which there is none (an empty cohort, no evaluation) are left out.
+        """
+        found = {line["round"]: _at({**line["released"], **line["not_private"]}, name) for line in self.lines}
+        return {round: value for round, value in found.items() if value is not None}
+
+    @property
+    def mean_clip_factor(self) -> dict[int, float]:
+        """By round, the mean of min(1, S / ||u_i||) over the clients that took part: the papers' alpha-bar."""
+        return self.by_round("clipping/mean")
+
+    @property
+    def clip_factor_spread(self) -> dict[int, float]:
+        """By round, the mean distance of these factors from their mean: the papers' alpha-tilde."""
+        return self.by_round("clipping/spread")
+
+    def plot(self, path: str | Path, of: str = "norms") -> None:
+        """Draw norms, clipping, gradients, thresholds or loss into a file; what is not private says so in it."""
+        from cloister.runs.report.measurement_plots import recorded_plot
+
+        recorded_plot(self, Path(path), of)
+
+
+def _at(line: Mapping[str, Any], name: str) -> Any:
+    value: Any = line
+    for part in name.split("/"):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
