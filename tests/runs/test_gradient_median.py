@@ -315,6 +315,14 @@ def test_an_interrupted_run_goes_on_with_what_was_released(method, monkeypatch, 
     assert what.count("median") == 3
 
 
+def test_a_recorded_threshold_is_the_released_one(tmp_path):
+    run = go(record=["thresholds"], folder=tmp_path / "r")
+    median = float(RunFolder.open(tmp_path / "r").load("cpu").released["median"])
+    k = math.floor(21 * 0.4 + 0.5)
+    limits = run.recorded.by_round("thresholds/clip_norm")
+    assert limits == pytest.approx({round: median * math.sqrt(k) for round in (1, 2, 3)}, rel=1e-6)
+
+
 def test_two_runs_of_one_method_do_not_share_what_was_released():
     """The number is the run's own, and not the method's."""
     first, second = ready(), ready()

@@ -203,6 +203,9 @@ def _thresholds(ready: Ready, plan: RoundPlan) -> dict[str, Any]:
 def _public_threshold(fed: Federation, plan: RoundPlan) -> float | None:
     """The norm to which everybody clips in this round; None where nothing is clipped."""
     private, clipped, w = fed.method.local.private, fed.method.transform.clipped, plan.offer.w
+    if private is not None and private.clip_norm is None:  # a query released it before the first round
+        released = fed.method.local.init(w).get("threshold")
+        return None if released is None else float(released)
     if private is not None:
         return private.clip_norm
     if clipped is None:
