@@ -116,7 +116,7 @@ def test_a_tile_that_was_tried_is_kept_on_disk(tmp_path, monkeypatch):
         assert bool(calls) is tried
         torch.testing.assert_close(graph(x, w)[0], convolve(x, w)[0], rtol=1e-2, atol=1e-2)
         tiles.CHOSEN.clear()
-        monkeypatch.setattr(tiles, "_ON_DISK", DiskCache("convolutions.json"))
+        monkeypatch.setattr(tiles, "_ON_DISK", DiskCache("tiles.json"))
 
 
 @NO_STAND_IN

@@ -45,7 +45,7 @@ comes out closer to the true sum than the vendor's float32 (2e-7 against 3e-7 to
 CHOSEN: dict[str, list[Any]] = {}
 """What was found fastest, by operation and shapes. It is kept with a run, so that a resumed one rounds alike."""
 
-_ON_DISK = DiskCache("convolutions.json")
+_ON_DISK = DiskCache("tiles.json")
 
 
 def default_tile(operation: str, precision: str, channels: int = 16) -> Choice:
