@@ -48,6 +48,16 @@ def test_a_run_of_fed_spa_costs_p_d_32_t_r(keep):
     assert found.share == pytest.approx(k / 21)
 
 
+def test_how_many_took_part_stays_secret_where_that_protects_them():
+    """The size of a Poisson cohort is not released, so the expected number is counted; without noise nothing is."""
+    local = {"lr": 0.1, "batch_size": 3, "local_steps": 2}
+    for seed in range(3):
+        found = run(cl.methods.dp_fedavg(clip_norm=1.0, noise_multiplier=2.0, **local), cl.poisson(0.5), seed=seed)
+        assert found.communication.messages == 20
+        found = run(cl.methods.fedavg(**local), cl.poisson(0.5), seed=seed)
+        assert found.communication.messages == sum(line["cohort"] for line in found.history)
+
+
 def test_only_those_who_replied_are_counted():
     found = run(cl.methods.dp_fed(**STEPS), cl.poisson(0.5), rounds=6)
     sizes = [line["cohort"] for line in found.history]

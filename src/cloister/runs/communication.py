@@ -4,6 +4,9 @@ Fed-SPA (Hu, Gong & Guo, IJCAI 2021) counts, for an average agent, p d 32 T r bi
 of 32 bits, in a share r of T rounds. Here it is counted from what was really sent: the numbers that leave the
 transforms, the bits that each takes, and the clients that replied in every round. (What the server sends, and what
 secure aggregation or a network add, is not counted; nor are masks, which follow from a seed that both sides have.)
+
+Where clients are protected by who is drawn in secret, how many took part is not released, and the expected number
+stands in its place.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloister.privacy.description import RunDescription
+from cloister.privacy.unit import ProtectedUnit
 
 _BYTES = {"float32": 4, "float64": 8}
 
@@ -44,7 +48,7 @@ class Communication:
     dense_bytes: int
     """What that would be if every parameter were sent, in the run's own type."""
     messages: int
-    """How many were sent, by all clients in all rounds."""
+    """How many were sent, by all clients in all rounds; expected, where the actual number is not released."""
     clients: int
 
     @property
@@ -75,10 +79,15 @@ class Communication:
 
 def communication_of(description: RunDescription, history: Iterable[Mapping[str, Any]]) -> Communication:
     """Of a run, from its description and its lines, one for every round: `cohort` is how many clients replied."""
+    sizes = [int(line["cohort"]) for line in history]
+    private = bool(description.method.mechanism.noise_multiplier) and description.method.unit == ProtectedUnit.CLIENT
+    secret = private and description.cohort.name == "poisson"
     return Communication(
         description.upload_bytes,
         description.model.parameters * _BYTES[description.dtype],
-        sum(int(line["cohort"]) for line in history),
+        round(description.cohort.settings["sampling_rate"] * description.task.clients * len(sizes))
+        if secret
+        else sum(sizes),
         description.task.clients,
     )
 

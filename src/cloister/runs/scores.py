@@ -38,7 +38,8 @@ class ScoreAtEpsilon:
     value: float
     round: int
     epsilon: float
-    """What had been spent by then, at the run's delta."""
+    """What that cost at the run's delta: all that had been spent by then, or, where the run ended there by what it had
+    released, what it would have spent if it had gone on (`asked` at most)."""
 
 
 def watched_in(lines: Lines) -> tuple[str, float | None]:
@@ -84,7 +85,10 @@ def score_at_epsilon(
     if not paid:
         return None
     last = paid[-1]
-    return ScoreAtEpsilon(metric, asked, float(last[metric]), int(last["round"]), float(last["epsilon"]))
+    spent = float(last["epsilon"])
+    if stopped and certificate is not None and float(lines[-1]["epsilon"]) <= asked:
+        spent = max(spent, min(asked, certificate.epsilon))
+    return ScoreAtEpsilon(metric, asked, float(last[metric]), int(last["round"]), spent)
 
 
 def _expect_added_up(lines: Lines, certificate: Certificate | None, stopped: bool) -> None:

@@ -19,6 +19,7 @@ from cloister import engine as engines
 from cloister.core import State
 from cloister.core.hashing import hash_of
 from cloister.errors import BudgetExceededError, CloisterError
+from cloister.privacy.accounts import Spending, accounts_of
 from cloister.privacy.certificate import Certificate, certify
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.unit import ProtectedUnit
@@ -229,7 +230,7 @@ class Training:
         line |= self._score.line()
         value = self._validated(number, model)
         if value is not None:
-            line["validation"] = value
+            line |= {"validation": value, "epsilon": self._spent()}  # which may have been paid for
             kept = selection.judged(self.at.kept, number, model, value)
             self.at = replace(self.at, kept=kept)
             self._stop(selection.why_over(kept, number), "validation")
@@ -262,8 +263,19 @@ class Training:
         line: dict[str, Any] = {"round": number, "cohort": outcome.cohort_size}
         if self.ready.fed.unit is ProtectedUnit.SAMPLE:
             line["dropped"] = outcome.dropped
-        delta = self.ready.description.delta
-        return {**line, "epsilon": self.ledger.most(delta) if delta else float("inf")}
+        return {**line, "epsilon": self._spent()}
+
+    def _spent(self) -> float:
+        """What was spent so far by whoever has spent most. Where a sample may lie with several clients whose histories
+        differ, no single account says that."""
+        delta, copies = self.ready.description.delta, self.ready.description.task.copies
+        if not delta:
+            return float("inf")
+        alone = self.ledger.most(delta)
+        if copies == 1:
+            return alone
+        together = Spending(accounts_of(self.ledger), copies, self.ready.description.noise_schedule)
+        return max(alone, together.renyi(delta)) if together.mixed else alone
 
     def _renew(self, number: int) -> None:
         """Forget a round that came out with other bits than before, and draw new noise for it and all that follow.
