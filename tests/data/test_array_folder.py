@@ -56,7 +56,7 @@ def vector(run):
     return torch.cat([p.detach().flatten() for p in run.model.parameters()])
 
 
-@pytest.mark.parametrize("engine", ["loop", "vectorized"])
+@pytest.mark.parametrize("engine", ["loop", pytest.param("vectorized", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("kind", "name"),
     [

@@ -28,7 +28,7 @@ KINDS = ("dp_fedavg", "lus", "dp_fedsam", "fed_smp_rand_k", "ddgauss", "pfl")
     [
         *(pytest.param(name, 0, marks=[] if name in KINDS else [pytest.mark.slow]) for name in METHODS),
         ("dp_fedavg", 2),
-        ("lus", 2),
+        pytest.param("lus", 2, marks=pytest.mark.slow),
     ],
 )
 def test_traced_steps_agree_with_the_loop(name, patience, monkeypatch):

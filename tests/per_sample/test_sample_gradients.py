@@ -130,7 +130,18 @@ def test_samples_are_seen_as_a_batch_and_dropped_by_their_place():
     assert near(objective.clipped(w, same, float("inf"))[0] / 4, mean), "and what trains without clipping"
 
 
-@pytest.mark.parametrize("name", ["mlp", "papernot", "group_norm", "wide_convolution", "sequences", "char_lstm", "own"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mlp",
+        "papernot",
+        "group_norm",
+        pytest.param("wide_convolution", marks=pytest.mark.slow),
+        "sequences",
+        pytest.param("char_lstm", marks=pytest.mark.slow),
+        "own",
+    ],
+)
 @pytest.mark.parametrize("shared", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["shared", "own"])
 def test_clients_can_be_mapped_and_traced(name, shared):
     _, objective, w, batch = made(name, samples=8)

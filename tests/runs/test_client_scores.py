@@ -142,6 +142,7 @@ def test_scores_are_those_of_the_model_where_a_budget_ended_the_run():
     assert run.client_scores.scores["Avon"] == pytest.approx(float(right.mean()))
 
 
+@pytest.mark.slow
 def test_the_command_line_shows_scores_of_both_levels(tmp_path, command):
     task, more = task_of(), {"rounds": 1, "delta": 1e-3, "engine": "loop", "allow_large_delta": True}
     user = cl.methods.dp_fedavg(clip_norm=1.0, lr=0.1, local_steps=1, noise_multiplier=30.0)

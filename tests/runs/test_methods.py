@@ -47,7 +47,18 @@ def interrupted(monkeypatch, method, folder, at: int, **more) -> None:
         go(method, folder=folder, checkpoint_every=2, **more)
 
 
-@pytest.mark.parametrize("name", [name for name, info in REGISTRY.items() if info.unit != "nobody"])
+# One of every kind of unit, noise and message; the others are in the contract, and here for `make test-all`.
+_QUICK = ("dp_fedavg", "adaptive_clipping", "ddgauss", "dp_ftrl", "fed_spa", "adap_dp_fl", "cpsgd", "ae_dpfl")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in _QUICK else [pytest.mark.slow])
+        for name, info in REGISTRY.items()
+        if info.unit != "nobody"
+    ],
+)
 def test_a_method_spends_its_budget_and_resumes_to_the_same_bits(name, tmp_path, monkeypatch):
     whole = go(made(name), folder=tmp_path / "whole")
     assert 5.9 < whole.epsilon <= 6.0
