@@ -94,6 +94,15 @@ def _draft_beside(path: Path) -> tuple[Path, int | None]:
                 os.close(lock)
 
 
+def sync_file(path: Path) -> None:
+    """Wait until what was appended to a file is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_folder(path: Path) -> None:
     """Onto the disk: which files the folder has."""
     if os.name != "posix":

@@ -7,7 +7,6 @@ carries the mark. No other file refers to it: a run can be verified, shown and p
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from cloister.errors import Corrupted
 from cloister.privacy.description import plain
-from cloister.runs.files import read_bytes, write_atomically
+from cloister.runs.files import read_bytes, sync_file, write_atomically
 from cloister.runs.recorded import MARK, NOT_PRIVATE, Recorded, not_private_in
 
 NAME = "measurements.jsonl"
@@ -63,11 +62,7 @@ class MeasurementFile:
 
     def sync(self) -> None:
         """Onto the disk: the lines up to a checkpoint must be there before it is."""
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_file(self.path)
 
 
 def _header(names: Sequence[str]) -> dict[str, Any]:

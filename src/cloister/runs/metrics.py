@@ -7,7 +7,6 @@ has other bits then is a new release: the hash tells.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 from cloister.errors import Corrupted
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.ledger_file import HashedLines, hashed, read_hashed
-from cloister.runs.files import write_atomically
+from cloister.runs.files import sync_file, write_atomically
 
 
 @dataclass
@@ -65,11 +64,7 @@ class Metrics:
 
     def sync(self) -> None:
         """Onto the disk: what a checkpoint remembers must be there before it is."""
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_file(self.path)
 
     def up_to(self, round: int, line_hash: str) -> Metrics:
         """The lines of the rounds up to a checkpoint, which remembers the last one's hash."""
