@@ -198,8 +198,13 @@ def test_weights_of_samples_that_are_added_or_removed_are_refused(name):
         fed, _ = fed_of(make(**settings, client_weights="size", **allowed))
         (note,) = fed.method.notes
         assert ("were declared public" in note) == ("public_sizes" in allowed)
-        equal, _ = fed_of(make(**settings, **allowed))
+        equal, _ = fed_of(make(**settings, **{k: v for k, v in allowed.items() if k != "public_sizes"}))
         assert fed.charges([0]) == equal.charges([0]), "post-processing is free"
+
+
+def test_public_sizes_that_nothing_uses_are_refused():
+    with pytest.raises(CloisterError, match="no public_sizes where clients weigh the same"):
+        cl.methods.pfl(public_sizes=True)
 
 
 def test_a_composition_of_ones_own_is_refused_as_well():
@@ -231,8 +236,8 @@ def test_whole_numbers_and_votes_are_not_weighted(name, reason):
     ("settings", "complaint"),
     [
         ({"client_weights": "size"}, "Expected weight_cap"),
-        ({"weight_cap": 5.0}, "no weight_cap or mean_weight"),
-        ({"mean_weight": 0.5}, "no weight_cap or mean_weight"),
+        ({"weight_cap": 5.0}, "no weight_cap where clients weigh the same, found 5.0"),
+        ({"mean_weight": 0.5}, "no mean_weight where clients weigh the same, found 0.5"),
         ({"client_weights": "size", "weight_cap": 0.0}, "weight_cap > 0"),
         ({"client_weights": "size", "weight_cap": float("nan")}, "weight_cap > 0"),
         ({"client_weights": "size", "weight_cap": 5.0, "mean_weight": 1.5}, "mean_weight <= 1"),

@@ -72,3 +72,14 @@ def test_a_score_of_a_run_that_was_stopped_costs_what_might_have_been():
     asked = (spent[-1] + found.epsilon) / 2
     assert found.at_epsilon(asked).epsilon == asked
     assert found.at_epsilon(spent[1]).epsilon == spent[1], "a budget that would have ended it before"
+
+
+def test_a_run_that_its_budget_stops_is_tested_where_it_stopped():
+    """And not only where it was planned to end."""
+    task = cl.data.digits(clients=4, public_samples=100)
+    method = cl.methods.adap_dp_fl(noise_decay=0.9, lr=0.02, threshold="fixed", clip_norm=1.0)
+    found = run(method, task, 12, epsilon=4.0)
+    assert found.stopped is not None
+    assert len(found.history) < 12
+    assert found.history[-1]["accuracy"] == found.accuracy
+    assert found.best_on_test.value == found.accuracy

@@ -313,7 +313,7 @@ def test_a_run_has_the_same_bits_and_the_same_price_with_and_without(name, engin
         "engine": engine,
         "dtype": "float32",
     }
-    if name.startswith("adap_dp_fl"):
+    if name.startswith("adap_dp_fl") or "median" in name:  # what is asked has a share of it
         more["epsilon"] = 290.0
     alone, measured = (run(METHODS[name](), task, record=record, **more) for record in (None, ALL))
     assert torch.equal(vector(alone), vector(measured))

@@ -39,9 +39,9 @@ class CappedWeights:
     def __post_init__(self) -> None:
         _expect_name(self.client_weights)
         if self.client_weights == "equal":
-            unused = self.weight_cap is None and self.mean_weight is None
-            remedy = 'choose client_weights = "size", or leave these out'
-            expect(unused, "no weight_cap or mean_weight where clients weigh the same", "some", remedy)
+            for name, value in (("weight_cap", self.weight_cap), ("mean_weight", self.mean_weight)):
+                remedy = f'choose client_weights = "size", or leave {name} out'
+                expect(value is None, f"no {name} where clients weigh the same", value, remedy)
             return
         if self.weight_cap is None:
             raise CloisterError(
@@ -82,6 +82,9 @@ class PublicWeights:
     def __post_init__(self) -> None:
         _expect_name(self.client_weights)
         expect_type("public_sizes", self.public_sizes, bool, "True or False", "True declares that sizes are public")
+        used = self.client_weights == "size" or not self.public_sizes
+        remedy = 'choose client_weights = "size", or leave public_sizes out'
+        expect(used, "no public_sizes where clients weigh the same", self.public_sizes, remedy)
 
     def after(self, transform: Transform) -> Transform:
         """What leaves a client: its update times the number of its samples, and that number."""

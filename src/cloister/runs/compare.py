@@ -170,5 +170,5 @@ def differing(runs: list[Planned]) -> dict[str, dict[str, Any]]:
     return {label: {key: own.get(key) for key in found} for label, own in values.items()}
 
 
-_NOT_COMPARED = ("method", "epsilon", "delta", "noise", "noise_multiplier", "mode")
+_NOT_COMPARED = ("method", "epsilon", "delta", "noise", "noise_multiplier")
 """What makes a method, or says how private it is."""

@@ -85,7 +85,8 @@ def converted(key: Key, value: Any) -> Any:
         )
     lists = [typing.get_args(kind)[0] for kind in kinds if typing.get_origin(kind) is list]
     if str in lists and str not in kinds and isinstance(value, (str, int)) and not isinstance(value, bool):
-        value = [word.strip() for word in str(value).split(",")]  # as on the command line: metrics=accuracy,f1
+        inside = str(value)[1:-1] if str(value)[:1] + str(value)[-1:] == "[]" else str(value)
+        value = [word.strip() for word in inside.split(",")]  # as on the command line: metrics=accuracy,f1 or [f1]
     if isinstance(value, list) and lists:
         return [converted(replace(key, kind=lists[0]), one) for one in value]
     kinds = [kind for kind in kinds if typing.get_origin(kind) is not list]

@@ -34,6 +34,11 @@ class RoundLog:
         self.write()
         self._waiting = line, DeviceNumber(nonfinite), ties
 
+    @property
+    def waiting(self) -> dict[str, Any] | None:
+        """The newest line, where it is not written yet."""
+        return None if self._waiting is None else self._waiting[0]
+
     def write(self) -> None:
         """Write the line that waits, if there is one."""
         if self._waiting is None:

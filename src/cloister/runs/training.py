@@ -149,6 +149,9 @@ class Training:
                     self._round(self.at.round + 1)
                 except BudgetExceededError as refusal:
                     refused = str(refusal)
+            if self._score is None and self.log.waiting is not None:  # it ended before it was due to be tested
+                self._score = self.ready.score(self.at.newest, clients=True)
+                self.log.waiting.update(self._score.line())
             self.log.write()
             unprotected = not_private_in(self.at.recorded)
             early = self.at.stop is not None

@@ -45,6 +45,8 @@ class Compared:
     """The mean over clients of the accuracy on each one's own test samples, where they have some."""
     not_private: Mapping[str, Any] = field(default_factory=dict)
     """Train accuracy and its distance from the test, where that was recorded, with the mark."""
+    adjacency: str = ""
+    """In what the neighboring data sets differ that epsilon is about, in words."""
 
 
 def compared(label: str, target: float | None, folder: RunFolder, settings: Mapping[str, Any]) -> Compared:
@@ -67,6 +69,7 @@ def compared(label: str, target: float | None, folder: RunFolder, settings: Mapp
         best_round=None if best is None else best.round,
         mean_client_accuracy=last_of(kept, "mean_client_accuracy"),
         not_private=_on_training_samples(folder),
+        adjacency="" if certificate.prices[0].epsilon_pld is None else certificate.adjacency,
     )
 
 
@@ -108,7 +111,20 @@ def comparison_table(rows: Sequence[Compared]) -> Table:
             cells = ["" if row is None else figure(row.monitor, row.score) for row in there]
             cells += ["" if row is None else round_up(row.epsilon) for row in there]
         table.add_row(label, *cells, f"{first.upload_bytes / 1000:.1f} kB")
+    table.caption = _adjacencies(rows)
     return table
+
+
+def _adjacencies(rows: Sequence[Compared]) -> str | None:
+    """What is said where one epsilon does not mean the same for all."""
+    labels: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row.target is not None and row.adjacency:
+            labels.setdefault(row.adjacency, {})[row.label] = None
+    if len(labels) < 2:
+        return None
+    parts = [f"{', '.join(own)}: {adjacency}" for adjacency, own in labels.items()]
+    return "An epsilon is not about the same neighbors for all: " + "; ".join(parts) + "."
 
 
 def comparison_scores_table(rows: Sequence[Compared]) -> Table:

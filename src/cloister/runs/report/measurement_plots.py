@@ -102,7 +102,9 @@ def _gradients(runs: Mapping[str, Curves], path: Path) -> None:
     left.set(xlabel="round", ylabel=f"mean gradient norm of a client{shown}", ylim=(0, None))
     _quantiles(right, curves, "gradients", "norm of a sample's gradient")
     thresholds = curves.by_round("thresholds/clip_norm")
-    if thresholds:
+    by_client = curves.by_round("gradients/by_client").values()
+    clipped = any("mean_clip_factor" in row for rows in by_client for row in rows.values())
+    if thresholds and clipped:  # a clip of whole updates is none of gradients
         right.plot(*_xy(thresholds), color=_CLIP, linestyle="--", linewidth=1, label="threshold (mean)")
     right.set_ylim(bottom=0)
     _save(picture, path, marked=True, legends=(left, right))
@@ -250,6 +252,12 @@ def _clip_lines(left: Axes, right: Axes, limits: Mapping[int, float]) -> None:
 
 def _save(picture: Figure, path: Path, marked: bool, legends: Sequence[Axes]) -> None:
     """Into a file; what is not private says so above everything else."""
+    from matplotlib.ticker import MaxNLocator
+
+    for axes in picture.axes:  # there is no round 2.5
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_label_text() == "round":
+                axis.set_major_locator(MaxNLocator(integer=True))
     for axes in legends:
         if axes.get_legend_handles_labels()[1]:
             axes.legend(frameon=False)
