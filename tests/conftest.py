@@ -60,6 +60,28 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 ENGINES = [Loop(), Vectorized(chunk=1000), Vectorized(chunk=3)]
 
+_VARIANTS_ARE_SLOW = {
+    "test_engines_agree",
+    "test_server_and_nodes_give_the_bits_of_the_simulator",
+    "test_nothing_is_drawn_twice_and_engines_draw_the_same",
+    "test_the_plan_of_every_method_is_that_of_its_run",
+    "test_an_empty_cohort_still_releases_noise",
+    "test_a_broken_client_counts_as_zero_and_is_counted",
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In these tests, options of a method (entries of the contract that have two words) are for `make test-all`."""
+    from contract.catalogue import METHODS
+
+    for item in items:
+        given = getattr(item, "callspec", None)
+        if given is None or getattr(item, "originalname", "") not in _VARIANTS_ARE_SLOW:
+            continue
+        if any(isinstance(value, str) and " " in value and value in METHODS for value in given.params.values()):
+            item.add_marker(pytest.mark.slow)
+
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:

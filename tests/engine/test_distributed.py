@@ -73,6 +73,7 @@ def expect_same(folder: Path, alone: Path) -> None:
     assert rounds == list(range(1, 10))
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_result_of_one(alone, tmp_path):
     played = play(tmp_path / "two", ranks=2)
     assert played.returncode == 0, played.stderr

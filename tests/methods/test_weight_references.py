@@ -158,6 +158,7 @@ def test_private_updates_are_weighted_by_public_sizes(make, public, poor):
     if make is cl.methods.adap_dp_fl:  # which counts steps
         del settings["local_epochs"]
     fed, w, _ = federated(make(**settings, client_weights="size"))
+    settings.pop("public_sizes", None)
     equal, _, _ = federated(make(**settings))
     budgets = {} if poor is None else {f"sample of client {poor}": Budget(1e-6, 1e-9)}
     for engine in engines():

@@ -12,7 +12,7 @@ from cloister.privacy.events import FixedSizeGaussian, Gaussian, PoissonGaussian
 from cloister.privacy.ledger import Ledger
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     sampling_rate=st.floats(0.02, 1),
     rounds=st.integers(1, 100),

@@ -167,6 +167,7 @@ def test_a_run_is_resumed_to_the_same_bits(tmp_path, monkeypatch, command):
     assert torch.equal(*models)
 
 
+@pytest.mark.slow
 def test_the_command_line_finds_the_current_directory(tmp_path):
     """As the installed program does it, whose own folder is on the path, and not the current one."""
     words = ["cloister", "run", *(f"{key}={value}" for key, value in ALL.items())]

@@ -164,7 +164,7 @@ def differing(runs: list[Planned]) -> dict[str, dict[str, Any]]:
     found: list[str] = []
     for key in keys:
         given = [own[key] for own in values.values() if key in own]
-        missing = key in common and len(given) < len(values)
+        missing = key in common and key != "mode" and len(given) < len(values)  # without a mode, a method is sound
         if missing or any(one != given[0] for one in given):
             found.append(key)
     return {label: {key: own.get(key) for key in found} for label, own in values.items()}
