@@ -205,7 +205,9 @@ def kill_at(monkeypatch, place: str, call: int) -> None:
         ("cloister.runs.training.certify", 1),
     ],
 )
-@pytest.mark.parametrize("server", [None, cl.server.adam()], ids=["sgd", "adam"])
+@pytest.mark.parametrize(
+    "server", [pytest.param(None, id="sgd", marks=pytest.mark.slow), pytest.param(cl.server.adam(), id="adam")]
+)
 def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path, monkeypatch, place, call, server):
     method = cl.methods.dp_fedavg(
         clip_norm=0.5, lr=0.5, local_steps=2, lr_decay=0.9, server=server, noise_multiplier=3.0
