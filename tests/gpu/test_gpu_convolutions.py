@@ -222,7 +222,7 @@ def test_a_step_is_warmed_up_without_a_kernel_and_tiles_are_tried_with_them(tmp_
 @pytest.mark.parametrize("shape", [(2, 10, 12544, 128), (3, 16, 64, 64), (1, 3, 1000, 5), (2, 10, 128, 3000)], ids=str)
 def test_thin_products_are_float32(shape, turned):
     """No further from the truth than what the library calls float32."""
-    from cloister.engine.cuda import product_kernels  # noqa: F401  (defines the operation)
+    from cloister.engine.cuda.product_kernels import multiply
 
     clients, rows, deep, wide = shape
     torch.manual_seed(0)
@@ -230,7 +230,8 @@ def test_thin_products_are_float32(shape, turned):
     large = torch.randn(clients, wide, deep, device=DEVICE).transpose(1, 2)
     large = large if turned else large.contiguous()
     truth = thin.double() @ large.double()
-    found = torch.ops.cloister.multiply(thin, large)
+    found = multiply(thin, large)
+    assert torch.equal(torch.ops.cloister.multiply(thin, large), found), "also as an operation of a traced step"
     assert found.shape == truth.shape
     with multiplying("exact", thin.device):
         usual = (torch.bmm(thin, large) - truth).norm()

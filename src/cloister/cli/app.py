@@ -19,7 +19,8 @@ from cloister.cli.data import data_app
 from cloister.cli.keys import RunCommand, keys
 from cloister.cli.output import file_and_words, new_folder, print_table, program, say, short_name
 from cloister.cli.plan import PlanCommand, plan
-from cloister.errors import CloisterError, Note, expect_one_of
+from cloister.cli.show import show
+from cloister.errors import CloisterError, Note
 
 app = typer.Typer(
     name="cloister",
@@ -92,95 +93,7 @@ def resume(
 
 app.command(cls=PlanCommand, options_metavar="[FILE.toml] [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(plan)
 app.command(cls=Command, options_metavar="[METHOD] [KEY=VALUE ...]", context_settings=_ANY_KEYS)(keys)
-
-
-@app.command(cls=Command)
-def show(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the watched metric and epsilon over rounds.")] = None,
-    of: Annotated[
-        str, typer.Option(help="What to draw instead: loss, or recorded norms, clipping, gradients, thresholds.")
-    ] = "score",
-    epsilon: Annotated[
-        list[float] | None, typer.Option(help="The last score within this epsilon; can be given several times.")
-    ] = None,
-    measurements: Annotated[
-        bool, typer.Option("--measurements", help="What was recorded, round by round (NOT PRIVATE).")
-    ] = False,
-    clients: Annotated[
-        bool, typer.Option("--clients", help="What each client's samples have lost, and each client's score.")
-    ] = False,
-) -> None:
-    """What a run reached and what it spent, computed afresh from its ledger."""
-    from cloister.privacy.description import plain
-    from cloister.runs import measurement_file, report
-    from cloister.runs.folder import RunFolder
-
-    expect_one_of("--of", of, ("score", "loss", "norms", "clipping", "gradients", "thresholds"))
-    if plot is not None:
-        report.expect_plot(plot)
-    names = [path.name for path in runs]
-    folders = {p.name if names.count(p.name) == 1 else str(p): RunFolder.open(p) for p in runs}
-    certificates = {name: folder.certificate() for name, folder in folders.items()}
-    if as_json:
-        found = [plain(certificate.to_json()) for certificate in certificates.values()]
-        say(json.dumps(found[0] if len(found) == 1 else found, indent=2))
-    else:
-        print_table(report.runs_table(folders))
-        for name, folder in folders.items():
-            for more in (report.scores_text(folder), report.communication_text(folder)):
-                if more is not None:
-                    say(more if len(folders) == 1 else f"{name}: {more}")
-            recorded = measurement_file.read(folder.path)
-            if recorded is not None:
-                say(("" if len(folders) == 1 else f"{name}: ") + report.measurements_text(recorded))
-            if not folder.finished:
-                say(f"{name} has not ended: continue it with `{program()} resume {folder.path}`.")
-        if epsilon:
-            say("\nThe last score within each epsilon:\n")
-            print_table(report.epsilons_table(folders, epsilon))
-        if measurements:
-            for name, folder in folders.items():
-                _show_measurements(name, folder)
-        if len(folders) == 1 and not (clients or epsilon or measurements):
-            say(f"\n{next(iter(certificates.values()))}")
-    if clients and not as_json:
-        for name, folder in folders.items():
-            _show_clients(name, folder)
-    if plot is not None:
-        if of == "score":
-            report.runs_plot(folders, plot)
-        else:
-            curves = {n: report.Curves(f.metrics(), measurement_file.read(f.path)) for n, f in folders.items()}
-            report.measurements_plot(curves, plot, of)
-        say(f"plot: {plot}", err=True)
-
-
-def _show_measurements(name: str, folder: Any) -> None:
-    """What a run recorded, round by round."""
-    from cloister.runs import measurement_file, report
-
-    recorded = measurement_file.read(folder.path)
-    if recorded is None:
-        raise CloisterError(f"Expected a run that recorded something, found none in {folder.path}: run it with record.")
-    for title, table in report.measurements_tables(recorded).items():
-        say(f"\n{name}, {title}:\n")
-        print_table(table)
-
-
-def _show_clients(name: str, folder: Any) -> None:
-    """What is known of single clients: accounts, where samples are protected, and scores, where some were kept."""
-    from cloister.runs import client_files, report
-
-    scores = client_files.read(folder.path)
-    if scores is None or folder.description().method.unit == "sample":
-        say(f"\n{name}, client by client:\n")
-        print_table(report.clients_table(folder))
-    if scores is not None:
-        say(f"\n{name}, scores client by client:\n")
-        print_table(report.client_scores_table(*scores))
-        say(f"\n{report.client_scores_text(*scores)}")
+app.command(cls=Command)(show)
 
 
 @app.command(cls=Command)

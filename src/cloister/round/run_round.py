@@ -13,7 +13,7 @@
 
 Guarantee, where clients are protected: what leaves the round depends on a client's data only through one term of the
 sum, whose norm is at most the bound that the noise was scaled to. Weights are equal, or at most 1; the denominator is a
-constant of the run (or the cohort's actual size, which is priced: `bind.cohort_event`).
+constant of the run (or the cohort's actual size, which is priced: `charges.cohort_event`).
 
 Guarantee, where samples are: every message is private by itself, and its client has paid for it (`answer`). Who took
 part is no secret then, so the sum is divided by how many they were (or, with weights, by their public sizes).

@@ -25,7 +25,7 @@ from cloister.privacy.events import Adjacency
 from cloister.privacy.ledger import Charge
 from cloister.privacy.pricing import adjacency_of
 from cloister.privacy.unit import ProtectedUnit, sample_account
-from cloister.round.bind import cohort_event
+from cloister.round.charges import cohort_event
 from cloister.round.queries import query_event
 from cloister.runs.request import DTYPES, Options, Request, Target, usable_device
 from cloister.runs.selection import Selection

@@ -33,7 +33,7 @@ from cloister.core.state import State
 from cloister.errors import MOST_COUNT, CloisterError
 from cloister.privacy.pricing import pricing_of
 from cloister.privacy.unit import ProtectedUnit
-from cloister.round.bind import sensitivity_of
+from cloister.round.charges import sensitivity_of
 from cloister.runs.noise import Noise, with_noise
 from cloister.runs.request import Target
 from cloister.runs.terms import Terms

@@ -19,7 +19,8 @@ from cloister.privacy.description import RunDescription
 from cloister.privacy.events import Event
 from cloister.privacy.ledger import Charge
 from cloister.privacy.unit import ProtectedUnit, sample_account
-from cloister.round.bind import bind_method, charge_of, event_of
+from cloister.round.bind import bind_method
+from cloister.round.charges import charge_of, event_of
 from cloister.runs.noise import Clients, Noise, calibrate_noise, with_noise
 from cloister.runs.queries import Queries
 from cloister.runs.request import Target

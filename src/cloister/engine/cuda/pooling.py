@@ -114,3 +114,6 @@ _LIBRARY.impl("pool", _pool_now, "CUDA")
 _LIBRARY.impl("spread", _spread_now, "CUDA")
 torch.library.register_fake("cloister::pool", _pool_empty, lib=_LIBRARY)
 torch.library.register_fake("cloister::spread", _spread_empty, lib=_LIBRARY)
+
+POOL, SPREAD = torch.ops.cloister.pool.default, torch.ops.cloister.spread.default
+"""The operations, as a traced step shows them."""

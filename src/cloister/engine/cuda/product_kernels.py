@@ -39,7 +39,8 @@ def _multiply(
     tl.store(y + m[:, None] * N + n[None, :], total, mask=(m < M)[:, None] & (n < N)[None, :])
 
 
-def _multiply_now(a: Tensor, b: Tensor) -> Tensor:
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    """a [K, M, D] times b [K, D, N], of any layout; M is small."""
     (clients, high, deep), wide = a.shape, b.shape[2]
     across = triton.cdiv(wide, _WIDE)
     parts = max(1, min(_ENOUGH_PROGRAMS // (across * clients), deep // (4 * _DEEP)))
@@ -56,7 +57,7 @@ def _multiply_now(a: Tensor, b: Tensor) -> Tensor:
 
 _LIBRARY = torch.library.Library("cloister", "FRAGMENT")
 _LIBRARY.define("multiply(Tensor a, Tensor b) -> Tensor")
-_LIBRARY.impl("multiply", _multiply_now, "CUDA")
+_LIBRARY.impl("multiply", multiply, "CUDA")
 torch.library.register_fake(
     "cloister::multiply", lambda a, b: a.new_empty(a.shape[0], a.shape[1], b.shape[2]), lib=_LIBRARY
 )

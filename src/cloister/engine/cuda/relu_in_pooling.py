@@ -11,16 +11,15 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-import cloister.engine.cuda.pooling  # noqa: F401  (defines the operations)
+from cloister.engine.cuda.pooling import POOL, SPREAD
 
 _aten = torch.ops.aten
 _VIEWS = {_aten.view.default, _aten._unsafe_view.default, _aten.permute.default, _aten.clone.default}
-_POOL, _SPREAD = torch.ops.cloister.pool.default, torch.ops.cloister.spread.default
 
 
 def relu_in_pooling(graph: torch.fx.GraphModule) -> None:
     """Join each ReLU of which nothing but a pooling, and its own gradient behind that pooling's, makes use."""
-    for pool in [node for node in graph.graph.nodes if node.target is _POOL and not node.args[1]]:
+    for pool in [node for node in graph.graph.nodes if node.target is POOL and not node.args[1]]:
         relu = _behind_views(pool.args[0])
         if relu.target is not _aten.relu.default:
             continue
@@ -55,7 +54,7 @@ def _is_spread(gradient: Node, relu: Node, pool: Node) -> bool:
     """Whether a gradient of ReLU is that of what this pooling spreads, and of nothing else."""
     given, at, threshold = gradient.args
     spread = _behind_views(given)
-    if at is not relu or threshold != 0 or spread.target is not _SPREAD or len(spread.users) != 1:
+    if at is not relu or threshold != 0 or spread.target is not SPREAD or len(spread.users) != 1:
         return False
     which = spread.args[1]
     while which.target in _VIEWS:
