@@ -35,7 +35,7 @@ class Method:
 
     `public_sizes`: whoever runs it declares that the numbers of the clients' samples are public, and stay as they are
     when a sample is added or removed. `average_over`: where clients are protected, a round's sum is divided by the
-    cohort's expected size, a constant, or by its actual size, which is then released and priced (`round/bind.py`).
+    cohort's expected size, a constant, or by its actual size, which is then released and priced (`round/charges.py`).
     """
 
     name: str

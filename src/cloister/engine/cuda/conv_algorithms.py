@@ -127,7 +127,8 @@ class Tiles:
         return self._convolve(_last(gy), turned, None, list(size), 1, w.shape[3] - 1 - padding, stride)
 
     def weight_gradient(self, gy: Tensor, x: Tensor, kernel: Sequence[int], stride: int, padding: int) -> Tensor:
-        if self.precision == "tf32" and gy.shape[2] >= _MANY_CHANNELS:
+        patches = gy[:, :, 0].numel() * x.shape[2] * math.prod(kernel) * x.element_size()
+        if self.precision == "tf32" and gy.shape[2] >= _MANY_CHANNELS and patches <= _MOST_PATCHES:
             return Unfold.weight_gradient(gy, x, kernel, stride, padding)
         how, tile = default_tile("weight_gradient", self.precision)
         found = torch.ops.cloister.weight_gradient(_last(gy), _last(x), list(kernel), stride, padding, list(tile), how)
