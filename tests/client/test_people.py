@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cloister.runs import training
-from cloister.runs.compare import differing, planned
+from cloister.studies.compare import differing, planned
 from cloister.runs.report import settings_text
 
 KEYS = [

@@ -8,7 +8,7 @@ import pytest
 
 from cloister import methods
 from cloister.errors import CloisterError
-from cloister.runs.compare import planned
+from cloister.studies.compare import planned
 from cloister.runs.config import build
 from cloister.runs.config_file import load
 from cloister.runs.signatures import introspected

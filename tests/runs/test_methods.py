@@ -15,7 +15,7 @@ from cloister.methods import REGISTRY
 from cloister.privacy.accountant import epsilon as epsilon_of
 from cloister.privacy.events import DiscreteGaussianSum, FixedSizeGaussian, Gaussian, NoOp, PoissonGaussian
 from cloister.runs import training
-from cloister.runs.compare import compare, planned
+from cloister.studies.compare import compare, planned
 from cloister.runs.config import build
 from cloister.runs.folder import RunFolder
 from conftest import Killed, killed_in_round

@@ -15,7 +15,7 @@ import torch
 
 import cloister as cl
 from cloister.errors import CloisterError
-from cloister.runs.compare import planned
+from cloister.studies.compare import planned
 from cloister.runs.config import build, method_info
 from cloister.runs.folder import RunFolder
 from conftest import killed_in_round

@@ -144,8 +144,8 @@ def compare(
         raise CloisterError("Expected a file with methods to compare, found none: try experiments/digits-methods.toml.")
     load(file, words)  # refuses what cannot be read before anything heavy is imported
     from cloister.runs import figures, report
-    from cloister.runs.compare import compare as comparison
-    from cloister.runs.compare import differing, planned
+    from cloister.studies.compare import compare as comparison
+    from cloister.studies.compare import differing, planned
 
     path = folder or new_folder("compare")
     runs = planned(file, words)
@@ -175,8 +175,8 @@ def demo(
     import torch
 
     from cloister.runs import figures, report
-    from cloister.runs.compare import compare as comparison
-    from cloister.runs.demo import planned
+    from cloister.studies.compare import compare as comparison
+    from cloister.studies.demo import planned
 
     torch.set_num_threads(1)  # enough for so small a model, and the same noise whatever the number of cores
     path = folder or new_folder("demo")

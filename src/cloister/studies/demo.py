@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloister.runs.compare import Planned
+from cloister.studies.compare import Planned
 from cloister.runs.config import build
 
 SHARED: dict[str, Any] = {
