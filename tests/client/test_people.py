@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cloister.runs import training
-from cloister.studies.compare import differing, planned
 from cloister.runs.report import settings_text
+from cloister.studies.compare import differing, planned
 
 KEYS = [
     "clients=20",

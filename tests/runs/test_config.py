@@ -8,10 +8,10 @@ import pytest
 
 from cloister import methods
 from cloister.errors import CloisterError
-from cloister.studies.compare import planned
 from cloister.runs.config import build
 from cloister.runs.config_file import load
 from cloister.runs.signatures import introspected
+from cloister.studies.compare import planned
 
 GOOD = {
     "clip_norm": 1.0,

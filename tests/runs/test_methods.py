@@ -15,9 +15,9 @@ from cloister.methods import REGISTRY
 from cloister.privacy.accountant import epsilon as epsilon_of
 from cloister.privacy.events import DiscreteGaussianSum, FixedSizeGaussian, Gaussian, NoOp, PoissonGaussian
 from cloister.runs import training
-from cloister.studies.compare import compare, planned
 from cloister.runs.config import build
 from cloister.runs.folder import RunFolder
+from cloister.studies.compare import compare, planned
 from conftest import Killed, killed_in_round
 from contract.catalogue import METHODS
 

@@ -15,9 +15,9 @@ import torch
 
 import cloister as cl
 from cloister.errors import CloisterError
-from cloister.studies.compare import planned
 from cloister.runs.config import build, method_info
 from cloister.runs.folder import RunFolder
+from cloister.studies.compare import planned
 from conftest import killed_in_round
 
 CODE = '''

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloister.studies.compare import Planned
 from cloister.runs.config import build
+from cloister.studies.compare import Planned
 
 SHARED: dict[str, Any] = {
     "data": "digits",
