@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cloister.runs.run import run
     from cloister.runs.trained_model import TrainedModel
     from cloister.server.cohorts import cyclic, fixed_size, full, poisson
+    from cloister.studies.tuning import Tuned, tune
 
 __version__ = "0.1.0"
 
@@ -64,6 +65,8 @@ _DEFINED_IN = {
     "load": "runs.load",
     "personalize": "runs.personalization",
     "run": "runs.run",
+    "Tuned": "studies.tuning",
+    "tune": "studies.tuning",
 }
 _SUBPACKAGES = ("client", "data", "mechanisms", "methods", "models", "server", "theory", "transforms")
 
@@ -85,6 +88,7 @@ __all__ = [
     "StopTraining",
     "TrainedModel",
     "Transform",
+    "Tuned",
     "UnsupportedMechanismError",
     "calibrate",
     "client",
@@ -104,6 +108,7 @@ __all__ = [
     "theory",
     "trackers",
     "transforms",
+    "tune",
 ]
 
 

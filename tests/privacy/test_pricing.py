@@ -11,6 +11,7 @@ import pytest
 from cloister.errors import UnsupportedMechanismError
 from cloister.privacy.accountant import PrivacyLoss
 from cloister.privacy.events import (
+    BestOfTrials,
     BinomialSum,
     DiscreteGaussianSum,
     Event,
@@ -33,6 +34,7 @@ ONE_OF_EACH = [
     ReleasedSizeGaussian(1.0, 0.1, 50),
     DiscreteGaussianSum(8.0, 64, 30.0, 4096, 0.1),
     BinomialSum(17, 7114, 1.0, 1.0, 21840, 1 / 60, 1e-6),
+    BestOfTrials(10.0, None, 8.0, 0.1, 16.0, 0.2, "add or remove one"),
     NoOp(),
     NonPrivate(),
     Unsupported("nobody knows"),

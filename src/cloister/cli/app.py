@@ -20,6 +20,7 @@ from cloister.cli.keys import RunCommand, keys
 from cloister.cli.output import file_and_words, new_folder, print_table, program, say, short_name
 from cloister.cli.plan import PlanCommand, plan
 from cloister.cli.show import show
+from cloister.cli.tune import tune
 from cloister.errors import CloisterError, Note
 
 app = typer.Typer(
@@ -164,6 +165,11 @@ def compare(
     figures.write_comparison(rows, path, " ".join(["cloister compare", str(file), *words]))
     say(f"\nplot: {path / 'compare.png'}")
     say(f"what each was promised: {program()} show {path}/NAME")
+
+
+app.command(
+    cls=Command, options_metavar="FILE.toml KEY=LOW..HIGH KEY=A,B,C [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS
+)(tune)
 
 
 @app.command(cls=Command)

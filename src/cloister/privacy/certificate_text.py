@@ -46,8 +46,7 @@ def not_covered(
     gaps = [
         *dict.fromkeys([*description.method.notes, *public, *notes]),
         *_measured(recorded),
-        "hyper-parameter search: choosing clip, learning rate, rounds or model by looking at results on these "
-        "clients' data is a release that was not charged",
+        _searched(description.tuned),
         "metrics: accuracies, losses, cohort sizes and counts of non-finite updates are exact; where test samples are "
         "the clients' own, or drawn for a client by its labels, what they show is not protected",
         "the files beside this certificate: the checkpoint holds a hash of the data (and, while a run with "
@@ -87,6 +86,19 @@ def not_covered(
             f"{'sample' if samples else 'client'}'s data whole would satisfy it"
         )
     return gaps
+
+
+def _searched(tuned: Sequence[str]) -> str:
+    """What choosing settings by results has shown; and which were chosen so, where that is known."""
+    if tuned:
+        return (
+            f"the tuning: {', '.join(tuned)} {'was' if len(tuned) == 1 else 'were'} chosen by results on these data; the "
+            f"tuning itself was not charged: this epsilon does not cover the choice of {', '.join(tuned)}"
+        )
+    return (
+        "hyper-parameter search: choosing clip, learning rate, rounds or model by looking at results on these "
+        "clients' data is a release that was not charged"
+    )
 
 
 def _measured(recorded: Sequence[str]) -> list[str]:

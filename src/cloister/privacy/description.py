@@ -165,6 +165,8 @@ class RunDescription:
     """How the model that is kept is chosen, where it is not the newest: from released models and public data."""
     divided_by: str = field(default="", metadata={"may_be_missing": True})
     """What a round's sum is divided by, in words, where that is not the usual."""
+    tuned: tuple[str, ...] = field(default=(), metadata={"may_be_missing": True})
+    """Keys that were chosen by results on the same data, for which nothing was charged."""
 
     def to_json(self) -> dict[str, Any]:
         """Values as strict JSON has them."""

@@ -170,6 +170,33 @@ class BinomialSum(Event, kind="binomial_sum"):
 
 
 @dataclass(frozen=True)
+class BestOfTrials(Event, kind="best_of_trials"):
+    """The best of a random number of trials, `mean` on average: all that is released of any of them.
+
+    `shape` is that of the truncated negative binomial distribution from which their number is drawn, or None for the
+    Poisson distribution. Every trial, whatever its settings, has at most the Renyi `divergence` at `order`, and
+    `divergence_hat` at `order_hat` (`selection.py`). `adjacency` is the one under which these were computed.
+    """
+
+    mean: float
+    shape: float | None
+    order: float
+    divergence: float
+    order_hat: float
+    divergence_hat: float
+    adjacency: str
+
+    def __post_init__(self) -> None:
+        for name in ("order", "order_hat"):
+            order = getattr(self, name)
+            expect(isinstance(order, (int, float)) and order > 1, f"{name} > 1", order, "a Renyi order is above one")
+        for name in ("divergence", "divergence_hat"):
+            expect_not_negative(name, getattr(self, name), "give the most that any trial has")
+        known = [one.value for one in Adjacency]
+        expect(self.adjacency in known, f"adjacency to be {' or '.join(known)}", self.adjacency, "choose one")
+
+
+@dataclass(frozen=True)
 class NoOp(Event, kind="no_op"):
     """A release to units that another event has paid for: in a cycle, each takes part in one round alone."""
 

@@ -10,6 +10,7 @@ A new kind of event is a class in `events.py` and a function here that makes its
 | size released     | replace one    | the mean of these over all sizes              | unknown: infinity             |
 | modular sum       | add/remove one | left to RDP                                   | `discrete_gaussian.py`        |
 | binomial, batches | replace one    | `binomial.py`, sampled as fixed sizes are     | unknown: infinity             |
+| best of trials    | the trials'    | left to RDP                                   | `selection.py`                |
 | anything else     | -              | refused                                       | refused                       |
 """
 
@@ -29,6 +30,7 @@ from cloister.errors import UnsupportedMechanismError
 from cloister.privacy import binomial, discrete_gaussian, fixed_size
 from cloister.privacy.events import (
     Adjacency,
+    BestOfTrials,
     BinomialSum,
     DiscreteGaussianSum,
     Event,
@@ -41,6 +43,7 @@ from cloister.privacy.events import (
     Unsupported,
     to_json,
 )
+from cloister.privacy.selection import TrialCount, TrialPrice
 
 _LOG_TAIL = -50.0  # ln of the probability mass that may be moved to infinity, as in dp-accounting
 _TAIL_DEVIATIONS = 9.9  # P(Z > 9.9) < exp(-50) for a standard normal Z
@@ -268,6 +271,28 @@ def _(event: BinomialSum) -> Pricing:
         typical_loss=event.sampling_rate * loss.shift,
         largest_loss=loss.top,
         pld=partial(fixed_size.sampled, partial(binomial.profile, of=loss), event.sampling_rate, loss.top),
+    )
+
+
+@_record.register
+def _(event: BestOfTrials) -> Pricing:
+    count = TrialCount(event.mean, event.shape)
+    price = TrialPrice(event.order, event.divergence, event.order_hat, event.divergence_hat)
+
+    def rdp(orders: Sequence[float]) -> Any:
+        """Known at one order; it is no smaller than at those below, and nothing is said of those above."""
+        selected = price.selected(count)
+        return np.array([selected if order <= event.order else math.inf for order in orders])
+
+    return Pricing(
+        lambda drawn: (
+            f"the best of a random number of trials ({count.words}, {event.mean:g} on average), each of a Renyi "
+            f"divergence of {event.divergence:.6g} at order {event.order:g} and {event.divergence_hat:.6g} at order "
+            f"{event.order_hat:g} ({count.theorem})"
+        ),
+        Adjacency(event.adjacency),
+        has_pld=False,
+        rdp=rdp,
     )
 
 

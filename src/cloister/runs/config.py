@@ -35,12 +35,17 @@ class Experiment:
         return toml_text(self.values)
 
 
-def build(values: Mapping[str, Any]) -> Experiment:
-    """Check the keys, fill in the defaults, and build the parts. Nothing is run or written."""
+def build(values: Mapping[str, Any], task: data.Task | None = None) -> Experiment:
+    """Check the keys, fill in the defaults, and build the parts. Nothing is run or written.
+
+    A `task` that is given takes the place of the data; what the keys say of data is then checked, and not loaded.
+    """
     run_keys = introspected().run
-    parts = parts_of(values, PARTS, run_keys)
+    unnamed = ("data", "partition") if task is not None and "data" not in values else ()
+    parts = parts_of(values, [part for part in PARTS if part not in unnamed], run_keys)
     made = parts.make("method", **parts.make_if_chosen("server"))
-    task = parts.make("data", **parts.make_if_chosen("partition"))
+    if task is None:
+        task = parts.make("data", **parts.make_if_chosen("partition"))
     start = partial(
         run_function,
         made,

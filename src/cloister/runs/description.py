@@ -83,6 +83,7 @@ def describe_run(
         format=FORMAT,
         selection=selection.to_json(),
         divided_by=method.divided_by(fed.denominator),
+        tuned=tuple(options.tuned or ()),
     )
 
 

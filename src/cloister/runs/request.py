@@ -59,6 +59,11 @@ class Options:
     precision: Annotated[
         str, "exact; on a GPU also tf32 or bf16: faster, coarser products and convolutions", COMPUTING
     ] = "exact"
+    tuned: Annotated[
+        list[str] | None,
+        "keys that were chosen by results on these data without a charge: the certificate says that it leaves them out",
+        PRIVACY,
+    ] = None
     allow_large_delta: Annotated[
         bool, "true: accept a delta that publishing one client's data would satisfy", PRIVACY
     ] = False
@@ -132,6 +137,9 @@ class Options:
         expect_count("seed", self.seed, "any whole number that is not negative", least=0, most=2**63 - 1)
         for name, value in (("secure_rng", self.secure_rng), ("allow_large_delta", self.allow_large_delta)):
             expect_type(name, value, bool, "True or False", "give one of them")
+        if self.tuned is not None:
+            words = isinstance(self.tuned, (list, tuple)) and all(isinstance(key, str) for key in self.tuned)
+            expect(words, "tuned to be a list of keys", self.tuned, "name those that were chosen, such as [lr]")
         if self.standardize is not None:
             expect_share("standardize", self.standardize, "the share of the budget that goes into mean and variance")
         expect_positive("standardize_bound", self.standardize_bound, "1 suits inputs that were scaled to -1 to 1")
