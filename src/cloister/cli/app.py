@@ -168,7 +168,9 @@ def compare(
 
 
 app.command(
-    cls=Command, options_metavar="FILE.toml KEY=LOW..HIGH KEY=A,B,C [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS
+    cls=Command,
+    options_metavar="[FILE.toml] KEY=LOW..HIGH KEY=A,B,C [KEY=VALUE ...] [OPTIONS]",
+    context_settings=_ANY_KEYS,
 )(tune)
 
 

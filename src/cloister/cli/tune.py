@@ -9,7 +9,6 @@ import typer
 
 from cloister.cli import interrupts
 from cloister.cli.output import file_and_words, new_folder, print_table, program, say
-from cloister.errors import CloisterError
 
 if TYPE_CHECKING:
     from cloister.studies.tuning import Trial, Tuned

@@ -92,8 +92,8 @@ def _searched(tuned: Sequence[str]) -> str:
     """What choosing settings by results has shown; and which were chosen so, where that is known."""
     if tuned:
         return (
-            f"the tuning: {', '.join(tuned)} {'was' if len(tuned) == 1 else 'were'} chosen by results on these data; the "
-            f"tuning itself was not charged: this epsilon does not cover the choice of {', '.join(tuned)}"
+            f"the tuning: {', '.join(tuned)} {'was' if len(tuned) == 1 else 'were'} chosen by results on these data; "
+            f"the tuning itself was not charged: this epsilon does not cover the choice of {', '.join(tuned)}"
         )
     return (
         "hyper-parameter search: choosing clip, learning rate, rounds or model by looking at results on these "

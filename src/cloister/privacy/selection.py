@@ -2,8 +2,9 @@
 
 Papernot & Steinke, "Hyperparameter tuning with Renyi differential privacy" (ICLR 2022, arXiv 2110.03620). A trial draws
 its settings at random, trains and gives a score, all of it private. The number of trials K is drawn from a public
-distribution, independently of everything else; the trials are independent of one another; the one with the best score is
-released, and nothing of the others. If a trial is (order, a)-RDP and (order_hat, b)-RDP, that release is (order, c)-RDP:
+distribution, independently of everything else; the trials are independent of one another; the one with the best score
+is released, and nothing of the others. If a trial is (order, a)-RDP and (order_hat, b)-RDP, that release has the
+divergence c at `order`:
 
     truncated negative binomial (Theorem 2; shape eta >= 0, stopping probability gamma)
         c = a + (1 + eta) (1 - 1/order_hat) b + (1 + eta) log(1/gamma) / order_hat + log E[K] / (order - 1)
@@ -11,8 +12,8 @@ released, and nothing of the others. If a trial is (order, a)-RDP and (order_hat
     Poisson (Theorem 6), where a trial is (log(1 + 1/(order - 1)), delta_hat)-DP
         c = a + E[K] delta_hat + log E[K] / (order - 1)
 
-A fixed number of trials has no such bound: the better a trial stands out, the more a fixed number would show. dp-accounting
-computes both, and says what a trial's divergences come to at delta_hat.
+A fixed number of trials has no such bound: it may cost about as much as releasing all of them. dp-accounting computes
+both prices, and delta_hat from a trial's divergences.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -63,7 +65,7 @@ class TrialCount:
         """What is proven of it."""
         return f"Papernot & Steinke 2022, Theorem {6 if self.shape is None else 2}"
 
-    @property
+    @cached_property
     def gamma(self) -> float | None:
         """The stopping probability; None for Poisson.
 

@@ -1,8 +1,8 @@
 """On what a candidate is trained and scored where nothing is charged: never on the test set.
 
-A trial gets a task of its own, in which held-out training samples stand where the test samples were. The test set is not
-in it at all, so that no choice can depend on it. Where clients are protected, whole clients are held out, as those are
-whom a model has not seen; otherwise some samples of every client.
+A trial gets a task of its own, in which held-out training samples stand where the test samples were. The test set is
+not in it at all, so that no choice can depend on it. Where clients are protected, whole clients are held out, as those
+are whom a model has not seen; otherwise some samples of every client.
 """
 
 from __future__ import annotations

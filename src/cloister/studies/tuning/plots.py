@@ -35,6 +35,7 @@ def draw_trials(tuned: Tuned, path: Path) -> None:
         axis.plot([mark], [tuned.score], "o", color=red, fillstyle="none", markersize=9)
         if numbers and min(values) > 0 and max(values) >= 10 * min(values):
             axis.set_xscale("log")
+            axis.xaxis.set_minor_formatter(lambda value, place: "")
         share = f", {tuned.importance[key]:.0%} of the variation" if key in tuned.importance else ""
         axis.set(xlabel=f"{key} (best {shown(best.settings[key])}{share})")
     figure.savefig(path)

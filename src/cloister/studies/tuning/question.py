@@ -22,8 +22,8 @@ from cloister.studies.tuning.space import Space, first_of, space_of
 
 On = Literal["public", "simulated", "private"]
 CHOICES = (
-    "public (samples set aside by public_samples, or another data set as public_data: free), simulated (nobody's data, or "
-    "a benchmark: the tuning is not charged, and the certificate says so) or private (charged: the best of a random "
+    "public (samples set aside by public_samples, or another data set as public_data: free), simulated (nobody's data, "
+    "or a benchmark: the tuning is not charged, and the certificate says so) or private (charged: the best of a random "
     "number of trials)"
 )
 _FROM_DATA = ("clients", "sizes", "parameters", "public_samples")
@@ -48,7 +48,9 @@ class Question:
         """The question, once it was found to make sense."""
         if on is None:
             raise CloisterError(f"Expected to know on which data to tune, found nothing said: choose {CHOICES}.")
-        expect(on in ("public", "simulated", "private"), "on to be public, simulated or private", on, f"choose {CHOICES}")
+        expect(
+            on in ("public", "simulated", "private"), "on to be public, simulated or private", on, f"choose {CHOICES}"
+        )
         fixed = {name: value for name, value in values.items() if name not in searched}
         found = cls(fixed, space_of(introspected(), values, searched), on, **more)
         expect_count("trials", found.trials, "how many candidates to try", most=10_000)

@@ -79,7 +79,13 @@ def markdown(trials: Sequence[Trial], metric: str, larger_is_better: bool) -> st
     for trial in ranked(trials, larger_is_better):
         score = "failed" if trial.score is None else f"{trial.score:.4f}"
         spread = "" if trial.spread is None else f"{trial.spread:.4f}"
-        cells = [str(trial.number), *(shown(trial.settings[key]) for key in keys), score, spread, f"{trial.seconds:.1f}"]
+        cells = [
+            str(trial.number),
+            *(shown(trial.settings[key]) for key in keys),
+            score,
+            spread,
+            f"{trial.seconds:.1f}",
+        ]
         lines.append(" | ".join(cells))
     return "".join(f"| {line} |\n" for line in lines)
 

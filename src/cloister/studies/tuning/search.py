@@ -1,9 +1,9 @@
 """The search where nothing is charged: Optuna proposes, every candidate is run on held-out training data.
 
-Proposals depend on the scores before them (a tree-structured Parzen estimator), which is why none of this is for private
-data: see `private.py`. The journal in the folder is Optuna's own, so that an interrupted search goes on, and its tools
-can read it. What a proposal is follows from the seed and the finished candidates alone: a search that was interrupted
-finds what it would have found.
+Proposals depend on the scores before them (a tree-structured Parzen estimator), which is why none of this is for
+private data: see `private.py`. The journal in the folder is Optuna's own, so that an interrupted search goes on, and
+its tools can read it. What is proposed follows from the seed and the finished candidates alone: a search that was
+interrupted finds what it would have found.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def search(
     while len(found := trials_of(study)) < question.trials:
         trial = _next(study, question, task)
         told(trial)
-        if trial.error is not None and all(one.error is not None for one in found):
-            if len(found) + 1 >= _HOPELESS or len(found) + 1 == question.trials:
-                raise CloisterError(trial.error)
+        none_yet = all(one.error is not None for one in found)
+        if trial.error is not None and none_yet and len(found) + 1 >= min(_HOPELESS, question.trials):
+            raise CloisterError(trial.error)
     return found, _importance(study, question)
 
 
@@ -87,7 +87,7 @@ def _study(metric: Metric, folder: Path | None) -> Study:
         from optuna.storages.journal import JournalFileBackend
 
         storage = JournalStorage(JournalFileBackend(str(folder / "journal.log")))
-    direction = "maximize" if metric.larger_is_better else "minimize"
+    direction: Any = "maximize" if metric.larger_is_better else "minimize"
     study = optuna.create_study(storage=storage, study_name="tuning", direction=direction, load_if_exists=True)
     for one in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
         study.tell(one.number, state=optuna.trial.TrialState.FAIL)

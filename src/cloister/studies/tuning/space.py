@@ -101,7 +101,9 @@ def split_words(words: Iterable[str], catalogue: Catalogue) -> tuple[dict[str, s
 
 def space_of(catalogue: Catalogue, values: Mapping[str, Any], searched: Mapping[str, Any]) -> Space:
     """What is searched, checked against the keys of the run that has these values."""
-    expect(bool(searched), "something to search", "nothing", "write a range (lr=0.03..0.3) or a list (sparsity=0.1,0.3)")
+    expect(
+        bool(searched), "something to search", "nothing", "write a range (lr=0.03..0.3) or a list (sparsity=0.1,0.3)"
+    )
     keys = _keys(catalogue, {name: one for name, one in values.items() if name not in searched}, searched)
     space: Space = {}
     for name, what in searched.items():

@@ -1,8 +1,8 @@
 """How much noise a private trial needs, so that the selection of the best one stays within the budget.
 
 Every trial keeps to the same two Renyi divergences, whatever its settings (`privacy/selection.py`). These come from one
-candidate, at the largest epsilon whose selection the budget pays for. Another candidate with other releases (more rounds,
-larger batches) gets the epsilon at which it keeps to them as well.
+candidate, at the largest epsilon whose selection the budget pays for. Another candidate with other releases (more
+rounds, larger batches) gets the epsilon at which it keeps to them as well.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from cloister.data.task import Task
 from cloister.errors import CloisterError, UnsupportedMechanismError, expect
 from cloister.privacy.accountant import RDP_ORDERS, rdp_at, rdp_of
+from cloister.privacy.description import json_hash
 from cloister.privacy.events import Adjacency, BestOfTrials, Event
 from cloister.privacy.pricing import common_adjacency, pricing_of
 from cloister.privacy.selection import TrialCount, TrialPrice, best_price
@@ -26,9 +27,15 @@ from cloister.runs.planned import Plan
 from cloister.studies.tuning.question import Question
 from cloister.studies.tuning.space import first_of
 
-_STEPS = 14  # halvings of the interval in which epsilon is looked for
-_LEAST_SHARE = 1e-3
+_PRECISION = 2e-3  # of a trial's epsilon
+_LEAST_SHARE = 2.0**-9
 """A trial's epsilon is at least so much of the whole: with less there is nothing to select."""
+
+_QUERIES = (
+    *("validation", "validation_share", "validation_fraction", "evaluate_every", "standardize"),
+    *("patience", "restore_best", "min_delta"),
+)
+"""Keys of what is asked beside training, for a share of the budget."""
 
 Histories = list[Counter[Event]]
 """What each account is charged in a trial."""
@@ -55,10 +62,10 @@ class TrialPrices:
         def cost(epsilon: float) -> float:
             return self._best(self._planned(settings, epsilon)).epsilon(self.count, self.delta)
 
-        self.reference = _largest(cost, self.epsilon * _LEAST_SHARE, self.epsilon, self.epsilon)
+        self.reference = _largest(cost, self.epsilon, self.epsilon)
         histories = self._planned(settings, self.reference)
         self.price = self._best(histories)
-        self._known[_alike(histories)] = self.reference
+        self._known[self._releases(settings)] = self.reference
         self.adjacency = common_adjacency(event for counts in histories for event in counts)
 
     @property
@@ -77,11 +84,10 @@ class TrialPrices:
 
     def epsilon_of(self, settings: Mapping[str, Any]) -> float:
         """At which a candidate is run: it then keeps to the price of every trial."""
-        histories = self._planned(settings, self.reference)
-        key = _alike(histories)
+        key = self._releases(settings)
         if key not in self._known:
-            least, most = self.reference * _LEAST_SHARE, min(4 * self.reference, self.epsilon)
-            self._known[key] = _largest(lambda e: self.excess(self._planned(settings, e)), least, most, 1.0)
+            most = min(2 * self.reference, self.epsilon)
+            self._known[key] = _largest(lambda e: self.excess(self._planned(settings, e)), most, 1.0)
         return self._known[key]
 
     def excess(self, histories: Histories) -> float:
@@ -90,6 +96,17 @@ class TrialPrices:
         allowed = (self.price.divergence, self.price.divergence_hat)
         found = [max(_divergence(counts, order) for counts in histories) for order in orders]
         return max(one / most if most else math.inf * (one > 0) for one, most in zip(found, allowed, strict=True))
+
+    def _releases(self, settings: Mapping[str, Any]) -> object:
+        """What tells candidates apart that are charged differently at the same epsilon: releases at a noise multiplier
+        of one, which needs no calibration, and the queries beside them."""
+        values = trial_values(self.question, settings, self.reference)
+        beside = [values.get(name) for name in _QUERIES]
+        silent = {name: value for name, value in values.items() if name not in (*_QUERIES, "epsilon")}
+        plan = self.question.plan({**silent, "noise_multiplier": 1.0}, self.task)
+        if plan.method.first_query is not None:
+            return json_hash([dict(settings), beside])  # which has a share of the budget, too
+        return _alike([one.events for one in plan.terms.accounts(plan.noise).values()]), json_hash(beside)
 
     def _best(self, histories: Histories) -> TrialPrice:
         curve = np.max([rdp_of(counts) for counts in histories], axis=0)
@@ -117,6 +134,7 @@ def trial_values(question: Question, settings: Mapping[str, Any], epsilon: float
     values = question.values_with(settings)
     values |= {"validation": "private", "epsilon": epsilon}
     values.setdefault("evaluate_every", values["rounds"])
+    values.setdefault("validation_fraction", question.hold_out)
     return values
 
 
@@ -144,17 +162,24 @@ def _alike(histories: Histories) -> object:
     return frozenset(frozenset(counts.items()) for counts in histories)
 
 
-def _largest(cost: Callable[[float], float], least: float, most: float, allowed: float) -> float:
-    """The largest epsilon of a trial, up to a thousandth or so, whose cost is allowed: found to be so, not assumed."""
-    if cost(least) > allowed:
-        raise CloisterError(
-            f"Expected a budget that pays for a selection among trials, found that even {least:.2g} for one trial is too "
-            "much: raise epsilon or delta, expect fewer trials, or tune on public data."
-        )
-    if cost(most) <= allowed:
-        return most
-    low, high = math.log(least), math.log(most)
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if cost(math.exp(middle)) <= allowed else (low, middle)
-    return math.exp(low)
+def _largest(cost: Callable[[float], float], most: float, allowed: float) -> float:
+    """The largest epsilon of a trial, to the precision above, whose cost is allowed: found to be so, not assumed."""
+    known: dict[float, float] = {}
+
+    def excess(log_epsilon: float) -> float:
+        known[log_epsilon] = math.log(max(cost(math.exp(log_epsilon)), 1e-12) / allowed)
+        return known[log_epsilon]
+
+    enough = math.log(most)
+    while excess(enough) > 0:  # halved step by step: a tiny epsilon takes long to price
+        enough -= math.log(2)
+        if enough < math.log(most * _LEAST_SHARE):
+            raise CloisterError(
+                f"Expected a budget that pays for a selection among trials, found that even {most * _LEAST_SHARE:.2g} "
+                "for one trial is too much: raise epsilon or delta, expect fewer trials, or tune on public data."
+            )
+    if len(known) > 1:
+        from scipy.optimize import brentq
+
+        brentq(excess, enough, enough + math.log(2), xtol=_PRECISION)
+    return max(math.exp(one) for one, over in known.items() if over <= 0)

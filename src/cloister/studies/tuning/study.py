@@ -1,20 +1,22 @@
 """Tuning: which settings are best, found in a way whose price is known.
 
-    public      on public samples, or on another data set that is public: free
-    simulated   on held-out training data of a simulation or a benchmark: not charged, and the certificate says so
-    private     charged: the best of a random number of private trials (`private.py`)
+public      on public samples, or on another data set that is public: free
+simulated   on held-out training data of a simulation or a benchmark: not charged, and the certificate says so
+private     charged: the best of a random number of private trials (`private.py`)
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from cloister.data.task import Task
 from cloister.errors import CloisterError, expect, expect_package, expect_type
+from cloister.privacy.description import plain
 from cloister.privacy.selection import TrialCount
 from cloister.runs.config_file import load, toml_text
 from cloister.runs.files import read_json, write_atomically, write_json
@@ -120,7 +122,7 @@ def _expect_same(question: Question, task: Task, folder: Path) -> None:
     facts, file = question.to_json(task), folder / "tuning.json"
     if file.exists():
         before = read_json(file).get("question")
-        same = toml_free(before) == toml_free(facts)
+        same = _as_json(before) == _as_json(facts)
         expect(same, f"the tuning that was begun in {folder}", "another", "choose another folder")
         return
     if folder.exists() and any(folder.iterdir()):
@@ -129,19 +131,15 @@ def _expect_same(question: Question, task: Task, folder: Path) -> None:
     write_json(file, {"question": facts})
 
 
-def toml_free(facts: Any) -> Any:
+def _as_json(facts: Any) -> Any:
     """Values as JSON has them, so that those of a file compare with others."""
-    import json
-
-    from cloister.privacy.description import plain
-
     return json.loads(json.dumps(plain(facts)))
 
 
 def _final(question: Question, values: Mapping[str, Any], folder: Path | None) -> Run:
     """The best settings on all training data; the test set is looked at here, and nowhere before."""
     place = None if folder is None else folder / "final"
-    config = toml_text(values) if question.task is None else None  # type: ignore[arg-type]
+    config = toml_text(values) if question.task is None else None
     options = {"folder": place, "config": config, "resume": place is not None and place.exists(), "progress": False}
     return question.run(values, question.whole_task(), **options)
 

@@ -1,0 +1,180 @@
+"""Tuning on public and simulated data: what is searched, on what candidates are judged, and what is said of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+import cloister as cl
+from cloister.data.task import Task
+from cloister.errors import CloisterError
+from cloister.runs.config_file import load
+from cloister.runs.signatures import introspected
+from cloister.studies.tuning.held_out import held_out_task, public_task
+from cloister.studies.tuning.space import Choice, Range, space_of, split_words
+
+KEYS = {
+    "method": "dp_fedavg",
+    "cohort": "full",
+    "rounds": 2,
+    "local_steps": 2,
+    "noise_multiplier": 1.0,
+    "delta": 1e-3,
+    "engine": "vectorized",
+}
+SPACE = {"clip_norm": (0.1, 3.0), "lr": [0.3, 1.0]}
+
+
+def digits_of(clients: int = 30, each: int = 20, public: int = 0) -> Task:
+    data = load_digits()
+    x, y = (data.images / 16).astype(np.float32)[:, None], data.target
+    mine = np.arange(clients * each)
+    aside = (x[1000 : 1000 + public], y[1000 : 1000 + public]) if public else 0
+    return cl.data.from_arrays(
+        x[mine], y[mine], mine // each, test=(x[-200:], y[-200:]), classes=10, public_samples=aside
+    )
+
+
+TASK = digits_of(public=300)
+
+
+def go(task: Task = TASK, **more):
+    return cl.tune(KEYS, SPACE, **{"on": "simulated", "trials": 3, "task": task, "final": False, **more})
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension"),
+    [
+        ("0.01..1", Range(0.01, 1.0)),
+        ("1..3", Range(1.0, 3.0)),
+        ("1e-3..1e0", Range(1e-3, 1.0)),
+        ("0.1,0.3", Choice((0.1, 0.3))),
+        ((0.5, 2), Range(0.5, 2.0)),
+        ([1, 2], Choice((1.0, 2.0))),
+    ],
+)
+def test_ranges_and_lists(text, dimension):
+    assert space_of(introspected(), KEYS, {"clip_norm": text}) == {"clip_norm": dimension}
+
+
+def test_values_lie_within_their_range_and_go_by_logarithms_where_it_is_wide():
+    wide, narrow, whole = Range(0.01, 1.0), Range(1.0, 2.0), Range(2, 5, whole=True)
+    assert wide.log and not narrow.log
+    assert wide.at(0.5) == pytest.approx(0.1)
+    assert narrow.at(0.5) == 1.5
+    draws = [whole.at(u) for u in np.linspace(0, 1, 4000, endpoint=False)]
+    assert np.bincount(draws).tolist() == [0, 0, 1000, 1000, 1000, 1000]
+    assert [Choice(("a", "b")).at(u) for u in (0.0, 0.49, 0.5, 1 - 2**-53)] == ["a", "a", "b", "b"]
+    assert wide.at(0.0) == 0.01 and wide.at(1 - 2**-53) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("searched", "words"),
+    [
+        ({}, "something to search"),
+        ({"epsilon": "1..2"}, "fix it"),
+        ({"seed": "1,2"}, "lucky seed"),
+        ({"clip_norm": "1..0.5"}, "smaller to a larger"),
+        ({"clip_norm": "1..x"}, "two numbers"),
+        ({"clip_norm": "1,1"}, "different values"),
+        ({"clipnorm": "1,2"}, "clip_norm"),
+        ({"local_steps": "0.5..2"}, "whole numbers"),
+        ({"engine": "1..2"}, "a list of values"),
+        ({"clients": "3,4"}, "belongs to the data"),
+        ({"data": "digits,mnist"}, "belongs to the data"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(searched, words):
+    with pytest.raises(CloisterError, match=words):
+        space_of(introspected(), KEYS, searched)
+
+
+def test_whoever_does_not_say_on_which_data_is_told_the_three_choices():
+    with pytest.raises(CloisterError, match=r"choose public .* simulated .* or private .*"):
+        go(on=None)
+    with pytest.raises(CloisterError, match="public, simulated or private"):
+        go(on="test")
+
+
+def test_held_out_clients_are_not_trained_on_and_no_test_sample_is_there():
+    marked = replace(TASK, test_inputs=torch.full_like(TASK.test_inputs, math.nan))
+    for unit in ("client", "sample"):
+        task = held_out_task(marked, unit, 0.2, seed=1)
+        people = task.population
+        trained = [people.inputs[a : a + n] for a, n in zip(people.starts.tolist(), people.sizes.tolist(), strict=True)]
+        seen = {row.numpy().tobytes() for part in trained for row in part}
+        scored = {row.numpy().tobytes() for row in task.test_inputs}
+        everything = {row.numpy().tobytes() for row in TASK.population.inputs}
+        assert not seen & scored and seen | scored == everything and len(scored) == 120
+    assert held_out_task(TASK, "client", 0.2, seed=1).clients == 24
+
+
+def test_the_choice_is_the_same_whatever_the_test_labels_are():
+    usual = go()
+    wrong = (TASK.test_labels + 1) % 10
+    other = go(replace(TASK, test_inputs=torch.full_like(TASK.test_inputs, math.nan), test_labels=wrong))
+    assert [one.score for one in usual.trials] == [one.score for one in other.trials]
+    assert usual.settings == other.settings and len({one.score for one in usual.trials}) > 1
+    # The same test sees a choice that is made by test samples.
+    spied = go(replace(TASK, population=replace(TASK.population, labels=(TASK.population.labels + 1) % 10)))
+    assert [one.score for one in spied.trials] != [one.score for one in usual.trials]
+
+
+def test_public_tuning_looks_at_public_samples_alone():
+    usual = go(on="public", trials=2)
+    people = TASK.population
+    other = go(replace(TASK, population=replace(people, labels=(people.labels + 1) % 10)), on="public", trials=2)
+    assert [one.score for one in usual.trials] == [one.score for one in other.trials]
+    assert "tuned" not in usual.values and "costs nothing" in usual.note
+    federation = public_task(TASK, 0)
+    assert federation.clients == 15 and int(federation.population.sizes.sum()) == 300
+    with pytest.raises(CloisterError, match="public samples to tune on"):
+        go(digits_of(), on="public")
+
+
+def test_an_interrupted_search_goes_on_and_finds_the_same(tmp_path):
+    whole = go(folder=tmp_path / "whole", final=True)
+    heard = []
+
+    def interrupt(trial):
+        heard.append(trial.number)
+        if len(heard) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        go(folder=tmp_path / "parts", told=interrupt)
+    parts = go(folder=tmp_path / "parts", told=lambda trial: heard.append(trial.number), final=True)
+    assert heard == [0, 1, 2]
+    assert [(one.settings, one.score) for one in parts.trials] == [(one.settings, one.score) for one in whole.trials]
+    assert parts.final.scores == whole.final.scores
+    files = {"best.toml", "final", "journal.log", "trials.csv", "trials.md", "tuning.json", "tuning.png"}
+    assert {path.name for path in (tmp_path / "parts").iterdir()} == files
+    assert load(tmp_path / "parts" / "best.toml") == parts.values
+    with pytest.raises(CloisterError, match="another"):
+        cl.tune({**KEYS, "rounds": 3}, SPACE, on="simulated", task=TASK, folder=tmp_path / "parts")
+    gaps = [gap for gap in parts.final.certificate.not_covered if "does not cover the choice of clip_norm, lr" in gap]
+    assert len(gaps) == 1 and "tuning itself was not charged" in gaps[0]
+
+
+def test_a_candidate_that_fails_is_passed_over_and_all_that_fail_are_an_error():
+    keys, more = {**KEYS, "method": "fedavg", "lr": 0.3}, {"on": "simulated", "trials": 4, "task": TASK, "final": False}
+    keys = {name: value for name, value in keys.items() if name not in ("noise_multiplier", "delta")}
+    found = cl.tune(keys, {"batch_size": [0, 8]}, **more)
+    failed = [one for one in found.trials if one.settings["batch_size"] == 0]
+    assert 0 < len(failed) < 4 and all(one.score is None and "batch_size" in one.error for one in failed)
+    assert found.settings == {"batch_size": 8}
+    with pytest.raises(CloisterError, match="batch_size"):
+        cl.tune(keys, {"batch_size": [0, -1]}, **more)
+
+
+def test_the_command(tmp_path, command):
+    words = "method=dp_fedavg data=digits clients=20 cohort=full rounds=1 local_steps=1 noise_multiplier=1 delta=1e-3"
+    search = f"clip_norm=0.5..2 lr=0.1,1 --on simulated --trials 2 --folder {tmp_path / 'a'}"
+    out = command(*f"tune {words} {search}".split()).stdout
+    assert "best: clip_norm=" in out and "was not charged" in out and "tested once" in out
+    assert split_words(["metrics=f1,auroc"], introspected()) == ({}, ["metrics=f1,auroc"])
