@@ -20,7 +20,7 @@ HEAVY = (
 PRICING = ("numpy", "scipy", "dp_accounting", "safetensors")
 """What it takes to read a run and to price it."""
 
-COMMANDS = ("run", "resume", "plan", "keys", "show", "methods", "compare", "demo", "predict", "export")
+COMMANDS = ("run", "resume", "plan", "keys", "show", "methods", "compare", "tune", "demo", "predict", "export")
 LIGHT = [
     *("", "--help", "--version", "data --help"),
     *(f"{name} --help" for name in COMMANDS),
@@ -43,6 +43,7 @@ SLIPS = [
     *("keys pfll", "keys colour=red", "keys model=3", "methods nothing", "data list nothing", "data get nothing"),
     *("data show", "data show nothing", "data show digits colour=red", "show", "compare", "compare nothing.toml"),
     *("plan colour=red", "plan method=nothing", "plan rounds=few", "plan sampling_rate=0.1 clients_per_round=3"),
+    *("tune", "tune rounds=3", "tune epsilon=1..2", "tune lr=1..x", "tune lr=0.1..1", "tune lr=0.1..1 --on test"),
     *("plan rounds=3 sizes=[3] data=digits", "demo --seed few", "predict", "export"),
 ]
 RUNNER = """

@@ -3,6 +3,7 @@ the exact divergence where it can be computed."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import lru_cache
 
@@ -38,17 +39,25 @@ def gamma_of(mean: float, shape: float) -> float:
 
 
 def theorem(mean: float, shape: float | None, price: TrialPrice, order: float | None = None) -> float:
-    """Theorems 2 and 6, with the better of the two orders for what has a hat; `order` is a wrong one."""
-    lam, a = mpmath.mpf(order or price.order), price.divergence
-    hats = [(price.order, price.divergence), (price.order_hat, price.divergence_hat)]
+    """Theorems 2 and 6, with the better of the two orders for what has a hat; `order` is a wrong one.
+
+    Divergences grow with the order, so that a larger one of the two bounds the smaller one as well.
+    """
+    known = [(price.order, price.divergence), (price.order_hat, price.divergence_hat)]
+    released = [(order or h, b) for h, b in known if h == price.order or (shape is not None and h > price.order)]
+    return min(float(a + more) for lam, a in released for more in _beside(mean, shape, mpmath.mpf(lam), known))
+
+
+def _beside(mean, shape, lam, known):
+    """What the theorems add to a trial's divergence at an order."""
     if shape is None:
         threshold = mpmath.log(1 + 1 / (lam - 1))
-        deltas = [mpmath.exp((h - 1) * (b - threshold)) / h * (1 - mpmath.mpf(1) / h) ** (h - 1) for h, b in hats]
-        deltas += [mpmath.sqrt(1 - mpmath.exp(-b)) for _, b in hats]
-        return float(a + mean * min(deltas) + mpmath.log(mean) / (lam - 1))
+        deltas = [mpmath.exp((h - 1) * (b - threshold)) / h * (1 - mpmath.mpf(1) / h) ** (h - 1) for h, b in known]
+        deltas += [mpmath.sqrt(1 - mpmath.exp(-b)) for _, b in known]
+        return [mean * min(deltas) + mpmath.log(mean) / (lam - 1)]
     rate = -mpmath.log(gamma_of(mean, shape))
-    hat = min((1 + shape) * ((1 - mpmath.mpf(1) / h) * b + rate / h) for h, b in hats)
-    return float(a + hat + mpmath.log(mean) / (lam - 1))
+    hats = [(1 + shape) * ((1 - mpmath.mpf(1) / h) * b + rate / h) for h, b in known]
+    return [hat + mpmath.log(mean) / (lam - 1) for hat in hats]
 
 
 def gaussian(noise: float, order: float = 16.0, hat: float = 8.0) -> TrialPrice:
@@ -120,7 +129,7 @@ def test_the_number_of_trials_has_the_declared_distribution_and_no_neighboring_o
     observed = np.histogram(draws, edges)[0]
 
     def rejected(mean: float) -> float:
-        chances = np.array([pmf(mean, shape, np.arange(a, min(b, 4000))).sum() for a, b in zip(edges, edges[1:], strict=False)])
+        chances = np.array([pmf(mean, shape, np.arange(a, min(b, 4000))).sum() for a, b in itertools.pairwise(edges)])
         kept = chances > 0
         return float(stats.chisquare(observed[kept], chances[kept] / chances.sum() * len(draws)).pvalue)
 
@@ -157,7 +166,9 @@ def test_the_ledger_charges_what_the_orders_were_chosen_for_and_refuses_less(mea
     ledger = Ledger.create(None, "tuning", {"client": Budget(epsilon * (1 + 1e-9) + 1e-12, delta)})
     ledger.charge("client", event, round=1, repeatable=False)
     assert ledger.epsilon("client", delta) == pytest.approx(epsilon, rel=1e-6, abs=1e-9)
-    converted = theorem(mean, shape, price) + math.log1p(-1 / price.order) - math.log(delta * price.order) / (price.order - 1)
+    converted = (
+        theorem(mean, shape, price) + math.log1p(-1 / price.order) - math.log(delta * price.order) / (price.order - 1)
+    )
     assert epsilon == pytest.approx(max(converted, 0), rel=1e-5, abs=1e-6)
     if epsilon > 1e-3:
         small = Ledger.create(None, "tuning", {"client": Budget(epsilon * 0.999, delta)})

@@ -219,6 +219,7 @@ Differentially private federated learning. What to do next:
   {program} demo                  train on real handwritten digits, with and without privacy
   {program} plan --help           what would a target cost, and is the federation large enough?
   {program} run --help            train, on your own keys or on a file such as experiments/digits.toml
+  {program} tune --help           which settings are best, at a price that is known
   {program} methods               all methods: whom they protect, and who must be trusted
   {program} keys METHOD           every key of a method and of a run
   {program} --help                all commands"""

@@ -50,12 +50,14 @@ def tune(
     """
     from cloister.runs import catalogue
     from cloister.runs.config_file import load
+    from cloister.studies.tuning.on import expect_on
     from cloister.studies.tuning.space import space_of, split_words
 
     file, words = file_and_words(ctx.args)
     searched, fixed = split_words(words, catalogue.stored())
     values: dict[str, Any] = load(file, fixed)
     catalogue.refuse_slips(values, lambda known: space_of(known, values, searched))
+    expect_on(on)
     path = folder or new_folder("tune")
     from cloister.studies.tuning import tune as tuning
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from cloister.data.task import Task
-from cloister.errors import CloisterError, expect, expect_count
+from cloister.errors import expect, expect_count
 from cloister.privacy.description import json_hash
 from cloister.runs.choices import PARTS
 from cloister.runs.config import build, build_task, method_info, parts_of
@@ -18,14 +18,9 @@ from cloister.runs.planned import Plan
 from cloister.runs.result import Run
 from cloister.runs.signatures import introspected
 from cloister.studies.tuning.held_out import FRACTION, held_out_task, public_task
+from cloister.studies.tuning.on import On, expect_on
 from cloister.studies.tuning.space import Space, first_of, space_of
 
-On = Literal["public", "simulated", "private"]
-CHOICES = (
-    "public (samples set aside by public_samples, or another data set as public_data: free), simulated (nobody's data, "
-    "or a benchmark: the tuning is not charged, and the certificate says so) or private (charged: the best of a random "
-    "number of trials)"
-)
 _FROM_DATA = ("clients", "sizes", "parameters", "public_samples")
 
 
@@ -46,11 +41,7 @@ class Question:
     @classmethod
     def of(cls, values: Mapping[str, Any], searched: Mapping[str, Any], on: Any, **more: Any) -> Question:
         """The question, once it was found to make sense."""
-        if on is None:
-            raise CloisterError(f"Expected to know on which data to tune, found nothing said: choose {CHOICES}.")
-        expect(
-            on in ("public", "simulated", "private"), "on to be public, simulated or private", on, f"choose {CHOICES}"
-        )
+        expect_on(on)
         fixed = {name: value for name, value in values.items() if name not in searched}
         found = cls(fixed, space_of(introspected(), values, searched), on, **more)
         expect_count("trials", found.trials, "how many candidates to try", most=10_000)

@@ -21,8 +21,9 @@ from cloister.privacy.selection import TrialCount
 from cloister.runs.config_file import load, toml_text
 from cloister.runs.files import read_json, write_atomically, write_json
 from cloister.runs.result import Run
+from cloister.studies.tuning.on import On
 from cloister.studies.tuning.private import tune_privately
-from cloister.studies.tuning.question import On, Question
+from cloister.studies.tuning.question import Question
 from cloister.studies.tuning.result import Trial, Tuned, markdown, ranked
 from cloister.studies.tuning.search import search
 

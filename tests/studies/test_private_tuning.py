@@ -1,0 +1,223 @@
+"""Tuning on private data: what it is charged, when, and that nothing but the best trial is left."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from test_tuning import digits_of
+
+import cloister as cl
+from cloister.errors import CloisterError
+from cloister.privacy.accountant import RDP_ORDERS, rdp_of, worth_of
+from cloister.privacy.events import BestOfTrials
+from cloister.privacy.ledger import Ledger
+from cloister.privacy.selection import TrialCount, selection_rdp
+from cloister.random.streams import Streams
+from cloister.runs.folder import RunFolder
+from cloister.studies.tuning import private
+from cloister.studies.tuning.draws import State, draw
+from cloister.studies.tuning.question import Question
+from cloister.studies.tuning.space import Choice, Range
+from cloister.studies.tuning.trial_price import TrialPrices, trial_values
+
+TASK = digits_of()
+KEYS = {
+    "method": "dp_fedavg",
+    "cohort": "full",
+    "rounds": 2,
+    "local_steps": 2,
+    "lr": 0.5,
+    "epsilon": 6.0,
+    "delta": 1e-3,
+    "engine": "loop",
+}
+SPACE = {"clip_norm": (0.1, 3.0), "rounds": [1, 2]}
+
+
+def several() -> int:
+    """A seed with few trials, two of which differ in what they are charged."""
+    for seed in range(1000):
+        question = Question.of({**KEYS, "seed": seed}, SPACE, "private", trials=3, task=TASK)
+        streams = Streams(seed, run=f"tuning {question.identity(TASK)} 3 1.0")
+        candidates, _ = draw(TrialCount(3.0), question.space, streams)
+        if len(candidates) < 4 and [one["rounds"] for one in candidates[:2]] == [2, 1]:
+            return seed
+    raise AssertionError
+
+
+SEED = several()
+
+
+def go(folder, **more):
+    keys = {**KEYS, **more.pop("keys", {})}
+    return cl.tune(keys, SPACE, **{"on": "private", "trials": 3, "task": TASK, "folder": folder, **more})
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """One tuning, with what each of its trials found when it began, and was charged."""
+    seen = []
+    usual = Question.run
+
+    def spied(self, values, task, folder, **options):
+        ledger = Ledger.open(folder.parents[1] / "ledger.jsonl", writable=False)
+        paid = [(entry.what, type(entry.event)) for entry in ledger.entries]
+        run = usual(self, values, task, folder=folder, **options)
+        accounts = RunFolder.open(folder).accounts()
+        seen.append((paid, accounts["client"].events, values, run.certificate.epsilon))
+        return run
+
+    folder = tmp_path_factory.mktemp("tuning") / "a"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Question, "run", spied)
+        found = go(folder, keys={"seed": SEED})
+    assert [values["rounds"] for _, _, values, _ in seen][:2] == [2, 1]
+    return found, seen, folder
+
+
+def test_it_is_charged_as_a_whole_before_the_first_trial(tuned):
+    _, seen, folder = tuned
+    assert all(paid == [("tuning", BestOfTrials)] for paid, *_ in seen)
+    assert len(Ledger.open(folder / "ledger.jsonl", writable=False).entries) == 1
+
+
+def test_the_total_covers_what_every_trial_was_charged_and_is_within_the_budget(tuned):
+    found, seen, _ = tuned
+    curve = [max(rdp_of(events)[at] for _, events, _, _ in seen) for at in range(len(RDP_ORDERS))]
+    exact = worth_of(selection_rdp(TrialCount(3.0, 1.0), RDP_ORDERS, curve), 1e-3)
+    assert exact <= found.epsilon * (1 + 1e-9)
+    assert 5.9 < found.epsilon <= 6.0, "the budget is used, and not exceeded"
+    assert all(alone < 0.8 * found.epsilon for *_, alone in seen), "one trial's epsilon would claim too much"
+
+
+def test_nothing_is_left_but_the_best_trial_at_the_whole_price(tuned):
+    found, seen, folder = tuned
+    assert {path.name for path in folder.iterdir()} == {"ledger.jsonl", "selected", "best.toml", "tuning.json"}
+    model = cl.load(folder / "selected")
+    assert model.certificate.epsilon == found.epsilon == json.loads((folder / "tuning.json").read_text())["epsilon"]
+    published = json.loads((folder / "selected" / "certificate.json").read_text())
+    assert published["prices"][0]["epsilon_pld"] == published["prices"][0]["epsilon_rdp"] == found.epsilon
+    text = (folder / "selected" / "certificate.txt").read_text()
+    for words in ("Theorem 2", "geometric", "3 on average", "gamma 0.333333", "eta 1", "in one trial"):
+        assert words in " ".join(text.split()), words
+    counts = json.dumps(json.loads((folder / "tuning.json").read_text()))
+    assert f'"trials": {len(seen)}' not in counts
+    assert found.trials == ()
+
+
+def test_it_cannot_be_begun_again(tuned):
+    *_, folder = tuned
+    with pytest.raises(CloisterError, match="has not ended"):
+        go(folder, keys={"seed": SEED})
+
+
+class Killed(BaseException):
+    """What no handler expects."""
+
+
+def killed_in_trial(monkeypatch, number):
+    usual, calls = Question.run, []
+
+    def run(self, *args, **options):
+        calls.append(1)
+        if len(calls) == number:
+            raise Killed
+        return usual(self, *args, **options)
+
+    monkeypatch.setattr(Question, "run", run)
+
+
+def test_a_killed_tuning_goes_on_with_what_was_drawn(tuned, tmp_path, monkeypatch):
+    found, seen, _ = tuned
+    folder = tmp_path / "b"
+    with monkeypatch.context() as patch:
+        killed_in_trial(patch, 2)
+        with pytest.raises(Killed):
+            go(folder, keys={"seed": SEED})
+    drawn = State.read(folder / "unreleased")
+    assert (drawn.begun, drawn.ended, len(drawn.candidates)) == (2, 1, len(seen))
+    before = (folder / "ledger.jsonl").read_bytes()
+    with pytest.raises(CloisterError, match="that was begun"):
+        go(folder, keys={"seed": SEED + 1})
+    again = go(folder, keys={"seed": SEED})
+    assert (again.settings, again.score, again.epsilon) == (found.settings, found.score, found.epsilon)
+    assert (folder / "ledger.jsonl").read_bytes() == before, "it was paid for once"
+
+
+def test_a_secure_trial_that_was_interrupted_is_lost():
+    state = State("x", [{"lr": 1.0}] * 3, [1, 2, 3], [1.0] * 3, begun=2, ended=1, best=0, score=0.5)
+    lost = state.continued(repeatable=False)
+    assert (lost.ended, lost.lost, lost.best) == (2, [1], 0)
+    assert state.continued(repeatable=True).begun == 1
+
+
+def test_a_trial_that_costs_more_than_planned_is_not_released(tmp_path, monkeypatch):
+    def costly(question, settings, epsilon):
+        return trial_values(question, settings, 1.1 * epsilon)
+
+    monkeypatch.setattr(private, "trial_values", costly)
+    with pytest.raises(CloisterError, match="keeps to its price"):
+        go(tmp_path / "c", keys={"seed": SEED})
+    assert not (tmp_path / "c" / "best.toml").exists()
+
+
+def test_draws_depend_on_the_seed_alone_or_on_nothing_that_is_known():
+    space = {"clip_norm": Range(0.1, 3.0), "lr": Choice((0.1, 1.0))}
+    count = TrialCount(20.0, 1.0)
+    one, same, other = (draw(count, space, Streams(seed, run="tuning")) for seed in (1, 1, 2))
+    assert one == same != other
+    assert len(set(one[1])) == len(one[1]), "every trial has a seed of its own"
+    secure = [draw(count, space, Streams(1, secure=True)) for _ in range(2)]
+    assert secure[0][0] != secure[1][0] or secure[0][1] != secure[1][1]
+    trials = [len(draw(count, space, Streams(seed, run="tuning"))[0]) for seed in range(200)]
+    assert abs(sum(trials) / 200 - 20) < 6 * 20 / math.sqrt(200)
+    lrs = [candidate["lr"] for seed in range(30) for candidate in draw(count, space, Streams(seed))[0]]
+    assert abs(lrs.count(1.0) / len(lrs) - 0.5) < 6 * 0.5 / math.sqrt(len(lrs))
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"method": "pfl", "batch_size": 8, "cohort": "poisson", "sampling_rate": 0.5}, "every client in every round"),
+        ({"method": "ddgauss"}, "Gaussian noise on real sums"),
+        ({"method": "fedavg", "epsilon": None, "delta": None}, "a private method"),
+        ({"epsilon": None}, "one epsilon for the whole tuning"),
+        ({"epsilon": [1.0, 2.0]}, "one epsilon for the whole tuning"),
+        ({"noise_multiplier": 1.0}, "noise that follows from epsilon"),
+        ({"record": ["norms"]}, "trials which are not released"),
+        ({"validation": "public"}, "private validation"),
+    ],
+)
+def test_what_has_no_price_is_refused_before_anything_is_written(keys, words, tmp_path):
+    given = {name: value for name, value in {**KEYS, **keys}.items() if value is not None}
+    if given["method"] == "pfl":
+        given.pop("local_steps")
+    searched = {"lr": (0.1, 1.0)} if given["method"] in ("pfl", "fedavg") else {"clip_norm": (0.1, 1.0)}
+    with pytest.raises(CloisterError, match=words):
+        cl.tune(given, searched, on="private", trials=2, task=TASK, folder=tmp_path / "d")
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_folder_is_needed_for_the_ledger():
+    with pytest.raises(CloisterError, match="a folder for the ledger"):
+        go(None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("distribution", ["logarithmic", "poisson", 0.5])
+@pytest.mark.parametrize(("epsilon", "delta", "trials"), [(1.0, 1e-5, 5), (4.0, 1e-3, 30)])
+def test_every_distribution_stays_within_the_budget(distribution, epsilon, delta, trials):
+    from cloister.studies.tuning.study import count_of
+
+    keys = {**KEYS, "cohort": "poisson", "sampling_rate": 0.3, "epsilon": epsilon, "delta": delta}
+    question = Question.of(keys, {"clip_norm": (0.1, 1.0), "rounds": [5, 20]}, "private", trials=trials, task=TASK)
+    count = count_of(trials, distribution)
+    prices = TrialPrices(question, TASK, count, epsilon, delta)
+    ledger = Ledger.create(None, "tuning", {"client": cl.Budget(epsilon, delta)})
+    ledger.charge("client", prices.event, round=1, repeatable=False)
+    for rounds in (5, 20):
+        settings = {"clip_norm": 0.5, "rounds": rounds}
+        own = prices.epsilon_of(settings)
+        assert 0.9 < prices.excess(prices._planned(settings, own)) <= 1 + 1e-9
