@@ -55,6 +55,21 @@ def go(folder, **more):
     return cl.tune(keys, SPACE, **{"on": "private", "trials": 3, "task": TASK, "folder": folder, **more})
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _priced_once():
+    """The same question has the same price, which takes longer to find than these trials do."""
+    known = {}
+
+    def priced(question, task, count, epsilon, delta):
+        key = question.identity(task), count, epsilon, delta
+        known[key] = known.get(key) or TrialPrices(question, task, count, epsilon, delta)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(private, "TrialPrices", priced)
+        yield
+
+
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory):
     """One tuning, with what each of its trials found when it began, and was charged."""

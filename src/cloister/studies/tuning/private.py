@@ -46,13 +46,9 @@ def tune_privately(question: Question, count: TrialCount, folder: Path) -> Tuned
     _expect_private(question)
     task = question.whole_task()
     identity = question.identity(task) + f" {count.mean:g} {count.shape}"
-    if (folder / "tuning.json").exists():
-        shutil.rmtree(folder / "unreleased", ignore_errors=True)  # of a process that was killed at its very end
-        raise CloisterError(
-            f"Expected a tuning that has not ended, found that {folder} has: its result is in best.toml."
-        )
+    before = _before(folder, identity)
     prices = TrialPrices(question, task, count, float(question.values["epsilon"]), float(question.values["delta"]))
-    state = _begun(question, prices, folder, identity)
+    state = _begun(question, prices, folder, identity, before)
     ledger = _charged(question, prices, folder, identity)
     try:
         state = _trials(question, task, prices, folder / "unreleased", state)
@@ -79,24 +75,35 @@ def _expect_private(question: Question) -> None:
     )
 
 
-def _begun(question: Question, prices: TrialPrices, folder: Path, identity: str) -> State:
-    """What was drawn: now, or by the process that was interrupted."""
+def _before(folder: Path, identity: str) -> State | None:
+    """What a process before this one has drawn here; any other folder that is there is refused."""
     hidden = folder / "unreleased"
-    secure = bool(question.values.get("secure_rng", False))
+    if (folder / "tuning.json").exists():
+        shutil.rmtree(hidden, ignore_errors=True)  # of a process that was killed at its very end
+        raise CloisterError(
+            f"Expected a tuning that has not ended, found that {folder} has: its result is in best.toml."
+        )
     if (hidden / "state.json").exists():
-        state = State.read(hidden)
-        remedy = "give the same command, or choose another folder"
+        state, remedy = State.read(hidden), "give the same command, or choose another folder"
         expect(state.identity == identity, f"the tuning that was begun in {folder}", "another", remedy)
-        state = state.continued(repeatable=not secure)
-    elif folder.exists() and any(folder.iterdir()):
+        return state
+    if folder.exists() and any(folder.iterdir()):
         raise CloisterError(
             f"Expected a new folder, or that of a tuning that has not ended, found {folder}: choose another."
         )
+    return None
+
+
+def _begun(question: Question, prices: TrialPrices, folder: Path, identity: str, before: State | None) -> State:
+    """What was drawn: now, or by the process that was interrupted."""
+    hidden, secure = folder / "unreleased", bool(question.values.get("secure_rng", False))
+    if before is not None:
+        state = before.continued(repeatable=not secure)
     else:
-        hidden.mkdir(parents=True)
-        os.chmod(hidden, 0o700)
         candidates, seeds = draw(prices.count, question.space, Streams(question.seed, secure, f"tuning {identity}"))
         state = State(identity, candidates, seeds, [prices.epsilon_of(one) for one in candidates])
+        hidden.mkdir(parents=True)  # when every candidate was found to be one that can be priced
+        os.chmod(hidden, 0o700)
     state.write(hidden)
     return state
 
