@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from cloister.client.clipped_sum import PIECE
 from cloister.client.objective import explained
 from cloister.client.poisson_batches import AHEAD
 from cloister.core import Batch
@@ -58,7 +59,9 @@ def bytes_per_client(fed: Federation, w: Tensor) -> int:
         kept += saved.numel() * saved.element_size()
         return saved
 
-    width = min(fed.method.local.batching.batch_size, max(int(fed.population.counts.max()), 1))
+    local = fed.method.local
+    whole = local.batching.usual_size(max(int(fed.population.counts.max()), 1))
+    width = whole if local.sample_l2 is None else min(whole, PIECE)
     rows = torch.zeros(width, dtype=torch.int64, device=w.device)
     batch = Batch(
         made_up.population.inputs[rows],
@@ -73,8 +76,10 @@ def bytes_per_client(fed: Federation, w: Tensor) -> int:
         fed.objective.loss(w.detach().requires_grad_(), batch)
     copies_of_model = 6  # parameters, gradient, velocity, update, message, and one in passing
     taken = 2 * kept + copies_of_model * w.numel() * w.element_size()
-    if fed.method.local.private is not None:  # single samples' gradients, and noise that was drawn ahead
+    if local.private is not None:  # single samples' gradients, and noise that was drawn ahead
         taken += fed.objective.per_sample.bytes_for(width) + max(AHEAD, w.numel()) * w.element_size()
+    if local.sample_l2 is not None:  # the same of a piece of the batch, and all its inputs
+        taken += fed.objective.per_sample.bytes_for(width) + (whole - width) * made_up.population.inputs[:1].nbytes
     return taken
 
 

@@ -2,7 +2,9 @@
 
 Every sample contributes a vector of norm at most 1, which is enforced here, whatever the caller computes. Where clients
 are protected, a client contributes the mean of its samples' vectors, and noise is added to the sum over all clients.
-Where samples are, every client adds noise to the sum over its own samples, and pays from its own account.
+Where samples are, every client adds noise to the sum over its own samples, and pays from its own account; or, where
+only secure sums are private, a share of it, so that what is counted on of all shares has the noise of whoever needs
+most (`mechanisms/sample_shares.py`).
 
 Guarantee: noise of standard deviation `noise_multiplier` in every coordinate of what leaves, for a sum that one
 protected unit moves by 1 at most (by 2, where it is replaced, which the event's price knows).
@@ -10,6 +12,7 @@ protected unit moves by 1 at most (by 2, where it is replaced, which the event's
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -100,10 +103,11 @@ def _of_samples(
 ) -> QueryAnswer:
     """The sum over the clients that could pay, each of which adds its own noise; their sizes are declared."""
     total, samples, variance = sums.new_zeros(query.length), 0.0, 0.0
-    for client in range(len(counts)):
-        if not counts[client] or sample_account(client) in refused:
-            continue
-        noise = query.noise_of(client)
+    there = [c for c in range(len(counts)) if counts[c] and sample_account(c) not in refused]
+    honest = fed.method.mechanism.honest_fraction
+    most = max((query.noise_of(client) for client in there), default=0.0)
+    for client in there:
+        noise = query.noise_of(client) if honest is None else most / math.sqrt(honest * len(there))
         own = sums[client]
         if noise:
             own = own + noise * fed.streams.protective_normal(own, query.name, round, client)

@@ -228,7 +228,7 @@ def _expect_model(model: object) -> None:
 def _expect_local_work(method: Method, task: Task, rounds: int) -> None:
     """A round's batches of one client are laid out at once, so there is a limit to what they may hold."""
     largest, batching = max(task.population.counts.tolist(), default=0), method.local.batching
-    samples = batching.most_steps(largest, rounds, 1) * min(batching.batch_size, largest)
+    samples = batching.most_steps(largest, rounds, 1) * batching.usual_size(largest)
     remedy = "take fewer steps or epochs in a round, and more rounds"
     expect(samples <= MOST_LOCAL, f"at most {MOST_LOCAL:,} samples a client and round, batch by batch", samples, remedy)
 
