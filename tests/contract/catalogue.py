@@ -60,6 +60,7 @@ ENTRIES: dict[str, Entry] = {
         cl.methods.dp_fedavg,
         {"clip_norm": CLIP, "lr": 0.5, "batch_size": 4, "local_epochs": 2, "momentum": 0.9, "noise_multiplier": 0.6},
     ),
+    "dp_fedavg normalize": Entry(cl.methods.dp_fedavg, {**USUAL, "clipping": "normalize"}),
     "dp_fedavg distributed": Entry(cl.methods.dp_fedavg, {**USUAL, "local_steps": 2, "noise": "distributed"}, ALL),
     "dp_fedavg adam": Entry(cl.methods.dp_fedavg, {**USUAL, "local_steps": 2, "server": cl.server.adam()}),
     "dp_fedavg schedule": Entry(

@@ -1,7 +1,14 @@
 """Transforms of a client's update, each with the bound that it leaves on ANY client's contribution."""
 
 from cloister.transforms.chain import chain
-from cloister.transforms.clipping import adaptive_clip, clip_each_tensor, clip_l2, clip_to_norm, identity
+from cloister.transforms.clipping import (
+    adaptive_clip,
+    clip_each_tensor,
+    clip_l2,
+    clip_to_norm,
+    identity,
+    normalize_l2,
+)
 from cloister.transforms.grid import to_grid
 from cloister.transforms.levels import quantize_to_levels
 from cloister.transforms.masks import active_part, common_part, public_mask, random_mask
@@ -20,6 +27,7 @@ __all__ = [
     "clip_to_norm",
     "common_part",
     "identity",
+    "normalize_l2",
     "public_mask",
     "quantize",
     "quantize_to_levels",
