@@ -144,15 +144,15 @@ def compare(
         raise CloisterError("Expected a file with methods to compare, found none: try experiments/digits-methods.toml.")
     load(file, words)  # refuses what cannot be read before anything heavy is imported
     from cloister.runs import figures, report
-    from cloister.studies.compare import compare as comparison
     from cloister.studies.compare import differing, planned
+    from cloister.studies.execution import run_cells
 
     path = folder or new_folder("compare")
     runs = planned(file, words)
     settings, rows = differing(runs), []
     try:
         with _interruptible(path, f"the same command with --folder {path} goes on from here"):
-            for run, run_folder in comparison(runs, path):
+            for run, run_folder in run_cells(runs, path):
                 rows.append(report.compared(run.label, run.epsilon, run_folder, settings[run.label]))
                 say(f"{run.folder}: {report.in_words(rows[-1])}", err=True)
     finally:
@@ -175,13 +175,13 @@ def demo(
     import torch
 
     from cloister.runs import figures, report
-    from cloister.studies.compare import compare as comparison
     from cloister.studies.demo import planned
+    from cloister.studies.execution import run_cells
 
     torch.set_num_threads(1)  # enough for so small a model, and the same noise whatever the number of cores
     path = folder or new_folder("demo")
     with _interruptible(path, f"`{program()} demo --seed {seed} --folder {path}` goes on from here"):
-        folders = {run.label: run_folder for run, run_folder in comparison(planned(seed), path)}
+        folders = {run.label: run_folder for run, run_folder in run_cells(planned(seed), path)}
     say("\nTest accuracy, and the most that a client can lose by taking part:\n")
     print_table(report.runs_table(folders))
     figures.write_demo(folders, path, f"cloister demo --seed {seed}")

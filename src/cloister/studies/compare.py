@@ -9,36 +9,20 @@ epsilons = [8.0, 2.0]          the privacy budgets; every private method is run 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cloister.errors import CloisterError, expect, nearest
-from cloister.runs.config import Experiment, build, method_info
+from cloister.runs.config import Experiment, method_info
 from cloister.runs.config_file import load
-from cloister.runs.folder import RunFolder
 from cloister.runs.resolution import known_keys
 from cloister.runs.signatures import introspected
+from cloister.runs.task_cache import TaskCache
+from cloister.studies.cells import Cell, expect_apart, experiment_of
 
 
-@dataclass(frozen=True)
-class Planned:
-    """One run that has not begun."""
-
-    label: str
-    epsilon: float | None
-    experiment: Experiment
-
-    @property
-    def folder(self) -> str:
-        """Its folder's name."""
-        name = self.label.replace(" ", "-")
-        return name if self.epsilon is None else f"{name}-epsilon-{self.epsilon:g}"
-
-
-def planned(path: Path, overrides: list[str]) -> list[Planned]:
+def planned(path: Path, overrides: list[str]) -> list[Cell]:
     """Every run that the file asks for, built before the first one starts."""
     over = load(None, overrides)
     values = {**load(path), **({"epsilons": over.pop("epsilons")} if "epsilons" in over else {})}
@@ -52,8 +36,9 @@ def planned(path: Path, overrides: list[str]) -> list[Planned]:
         )
     shared = _table(values.get("shared", {}), "shared")
     _refuse_misplaced({**shared, **over})
-    found: list[Planned] = []
+    found: list[Cell] = []
     used: set[str] = set()
+    tasks = TaskCache()
     for label, table in methods.items():
         own = {"method": label, **_table(table, label)}
         keys = {**shared, **own, **over}
@@ -64,10 +49,11 @@ def planned(path: Path, overrides: list[str]) -> list[Planned]:
         budgets: list[dict[str, Any]] = [{"epsilon": e} for e in epsilons] if private else [{}]
         if not private:
             keys.pop("delta", None)
-        found += [Planned(label, budget.get("epsilon"), _built(label, {**keys, **budget})) for budget in budgets]
+        found += [Cell(label, budget, _built(label, {**keys, **budget}, tasks)) for budget in budgets]
     for key in {**shared, **over}:
         expect(key in used, "keys that some method of the comparison has", key, nearest(key, used))
-    _expect_apart(found)
+    expect(bool(found), "at least one run", "epsilons without a number", "write epsilons = [8.0, 2.0] on top")
+    expect_apart(found)
     return found
 
 
@@ -81,9 +67,9 @@ def _epsilons(found: Any) -> list[float]:
     return [float(one) for one in found]
 
 
-def _built(label: str, keys: Mapping[str, Any]) -> Experiment:
+def _built(label: str, keys: Mapping[str, Any], tasks: TaskCache) -> Experiment:
     try:
-        return build(keys)
+        return experiment_of(keys, tasks)
     except CloisterError as error:
         raise type(error)(f"In [methods.{label}]: {error}") from error
 
@@ -93,64 +79,13 @@ def _refuse_misplaced(shared: Mapping[str, Any]) -> None:
         expect(key not in shared, "keys that all runs share", key, remedy)
 
 
-def _expect_apart(runs: list[Planned]) -> None:
-    """Every run has a folder of its own, inside the comparison's."""
-    expect(bool(runs), "at least one run", "epsilons without a number", "write epsilons = [8.0, 2.0] on top")
-    names = [run.folder for run in runs]
-    remedy = "rename [methods.NAME], and say in it which method it is (method = ...)"
-    for run in runs:
-        plain = re.fullmatch(r"[\w. -]+", run.label) and not run.label.startswith(".")
-        expect(bool(plain), "a name of letters, digits, spaces, dots and dashes", run.label, remedy)
-        expect(names.count(run.folder) == 1, "runs with folders of their own", run.folder, "give it another name")
-
-
 def _table(value: Any, name: str) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     raise CloisterError(f"Expected [{name}] to be a table of keys, found {value!r}: write one key a line below it.")
 
 
-def compare(runs: list[Planned], folder: Path) -> Iterator[tuple[Planned, RunFolder]]:
-    """Run them one after the other, each into a folder of its own.
-
-    What was interrupted goes on where it stopped: runs that are there already, with the same settings, are taken as
-    they are. A folder that holds anything else is refused before the first run starts.
-    """
-    expect_own(folder, runs)
-    for run in runs:
-        own = folder / run.folder
-        begun = own.exists()
-        if not begun or not RunFolder.open(own).finished:
-            run.experiment.start(folder=own, config=run.experiment.toml, progress=None, resume=begun)
-        yield run, RunFolder.open(own)
-
-
-RESULTS = ("compare.json", "compare.png", "demo.json", "demo.png")
-"""What is written beside the runs."""
-
-
-def expect_own(folder: Path, runs: list[Planned]) -> None:
-    """Refuse a folder in which there is anything but these runs, with these settings, and what came of them."""
-    if not folder.exists():
-        return
-    remedy = "choose another --folder, or leave it out"
-    if not folder.is_dir():
-        raise CloisterError(f"Expected a new folder, found that {folder} is a file: {remedy}.")
-    names = {run.folder: run for run in runs}
-    # A run that was killed while its folder was laid out leaves a draft, which is in nobody's way.
-    draft = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.[0-9a-f]+(\.cloister-draft)?")
-    for path in sorted(folder.iterdir()):
-        if path.name.removesuffix(".new") in RESULTS or draft.fullmatch(path.name):
-            continue
-        if path.name not in names or not (path / "config.toml").is_file():
-            raise CloisterError(
-                f"Expected a new folder, or one with these runs alone, found {path.name} in {folder}: {remedy}."
-            )
-        if (path / "config.toml").read_text() != names[path.name].experiment.toml:
-            raise CloisterError(f"Expected the settings with which {path} was run, found others: {remedy}.")
-
-
-def differing(runs: list[Planned]) -> dict[str, dict[str, Any]]:
+def differing(runs: list[Cell]) -> dict[str, dict[str, Any]]:
     """By label, the settings in which the runs differ beyond method and epsilon: keys of all runs, and keys that
     several methods have. A method that lacks a key of the others has None there."""
     values = {run.label: run.experiment.values for run in runs}
