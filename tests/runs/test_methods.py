@@ -17,8 +17,8 @@ from cloister.privacy.events import DiscreteGaussianSum, FixedSizeGaussian, Gaus
 from cloister.runs import training
 from cloister.runs.config import build
 from cloister.runs.folder import RunFolder
-from cloister.studies.compare import planned
 from cloister.studies.execution import run_cells
+from cloister.studies.planning import planned
 from conftest import Killed, killed_in_round
 from contract.catalogue import METHODS
 
@@ -324,7 +324,9 @@ def test_methods_are_compared_from_one_file_and_go_on_where_they_stopped(tmp_pat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rounds = 3", "Expected epsilons, a table"),
+        ("[shared]\nrounds = 3", "Expected epsilons, a table"),
+        ("rounds = 3", "Expected a value for clip_norm"),
+        ("rounds = 3\n" + FILE, "Expected one value for rounds"),
         ("epsilons = [1.0]\n[methods]\ndp_fedavg = 3\n", "Expected .dp_fedavg. to be a table"),
         (FILE + "sice = 3", "In .methods.by turns.: Expected a known key, found 'sice'"),
         (

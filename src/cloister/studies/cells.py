@@ -35,8 +35,8 @@ class Cell:
 
     @property
     def epsilon(self) -> float | None:
-        """The privacy budget that the study asks for here; None where it asks for none, or for one per client."""
-        asked = self.swept.get("epsilon")
+        """The privacy budget that is asked for; None where none is, or one for each client."""
+        asked = self.experiment.values.get("epsilon")
         return asked if isinstance(asked, (int, float)) else None
 
     @property
