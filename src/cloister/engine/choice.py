@@ -35,9 +35,19 @@ WORTH_TRYING, LONG = 5.0, 1.0
 """Seconds that a run must take for more than two engines to be tried, and of a trial that is not repeated."""
 
 
+_processes_on_gpu = 1
+
+
+def share_gpu(processes: int) -> None:
+    """Say that so many processes like this one compute on the GPUs at the same time."""
+    global _processes_on_gpu
+    _processes_on_gpu = processes
+
+
 def memory_budget(device: torch.device) -> int:
-    """Bytes that a chunk of clients may take: on a GPU half of what is free."""
-    return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else MEMORY_BUDGET
+    """Bytes that a chunk of clients may take: on a GPU half of what is free, or a share of that."""
+    free_share = 2 * _processes_on_gpu
+    return torch.cuda.mem_get_info(device)[0] // free_share if device.type == "cuda" else MEMORY_BUDGET
 
 
 def chunk_size(fed: Federation, w: Tensor, memory: int) -> int:
