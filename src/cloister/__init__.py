@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cloister.runs.run import run
     from cloister.runs.trained_model import TrainedModel
     from cloister.server.cohorts import cyclic, fixed_size, full, poisson
+    from cloister.studies.compare import Comparison, compare
     from cloister.studies.tuning import Tuned, tune
 
 __version__ = "0.1.0"
@@ -55,6 +56,8 @@ _DEFINED_IN = {
     "full": "server.cohorts",
     "fixed_size": "server.cohorts",
     "poisson": "server.cohorts",
+    "Comparison": "studies.compare",
+    "compare": "studies.compare",
     "Callback": "runs.callbacks",
     "Record": "runs.callbacks",
     "StopTraining": "runs.callbacks",
@@ -76,6 +79,7 @@ __all__ = [
     "Callback",
     "CloisterError",
     "Cohort",
+    "Comparison",
     "Corrupted",
     "Ledger",
     "LocalRule",
@@ -92,6 +96,7 @@ __all__ = [
     "UnsupportedMechanismError",
     "calibrate",
     "client",
+    "compare",
     "cyclic",
     "data",
     "fixed_size",

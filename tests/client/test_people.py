@@ -12,7 +12,8 @@ import pytest
 
 from cloister.runs import training
 from cloister.runs.report import settings_text
-from cloister.studies.compare import differing, planned
+from cloister.studies.planning import planned
+from cloister.studies.settings import differing
 
 KEYS = [
     "clients=20",
@@ -80,12 +81,12 @@ def test_an_interrupt_of_the_work_says_how_it_goes_on(command, comparison, monke
         patch.setattr(training, "run_round", interrupted)
         done = command("run", *KEYS, "--folder", "run")
         assert (done.returncode, done.stderr) == (130, "interrupted; continue it with `cloister resume run`\n")
-        assert command("compare", comparison, "--folder", "many").returncode == 130
+        assert command("compare", comparison, "--folder", "many", "--jobs", "1").returncode == 130
         patch.setattr("cloister.runs.run.prepare", interrupted)
         done = command("run", *KEYS, "--folder", "other")
         assert (done.returncode, done.stderr) == (130, "interrupted; nothing was written yet\n")
     assert command("resume", "run").returncode == 0
-    assert command("compare", comparison, "--folder", "many").returncode == 0
+    assert command("compare", comparison, "--folder", "many", "--jobs", "1").returncode == 0
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -106,7 +107,7 @@ def test_a_folder_with_something_else_in_it_is_refused_before_the_work(command, 
         ("file", "found that file is a file"),
         ("half", "fedavg in half"),
     ]:
-        for words in (["demo"], ["compare", comparison]):
+        for words in (["demo"], ["compare", comparison, "--jobs", "1"]):
             done = command(*words, "--folder", name)
             assert done.returncode == 2
             assert done.stderr.startswith("error: Expected a new folder")
@@ -127,14 +128,14 @@ def test_a_plain_file_is_not_to_be_resumed(command, tmp_path):
 
 def test_a_comparison_that_was_killed_while_a_folder_was_made_goes_on(command, comparison, tmp_path):
     (tmp_path / "many" / ".fedavg.4711").mkdir(parents=True)
-    (tmp_path / "many" / "compare.json.new").write_text("{")
-    assert command("compare", comparison, "--folder", "many").returncode == 0
+    (tmp_path / "many" / "results.json.new").write_text("{")
+    assert command("compare", comparison, "--folder", "many", "--jobs", "1").returncode == 0
     (tmp_path / "many" / "fedavg" / "config.toml").write_text("rounds = 3\n")
-    assert "the settings with which" in command("compare", comparison, "--folder", "many").stderr
+    assert "the settings with which" in command("compare", comparison, "--folder", "many", "--jobs", "1").stderr
 
 
 def test_a_comparison_says_which_settings_differ(command, comparison, tmp_path):
-    done = command("compare", comparison, "--folder", "many")
+    done = command("compare", comparison, "--folder", "many", "--jobs", "1")
     assert done.returncode == 0, done.stderr
     assert "Settings in which the methods differ" in done.stdout
     for line in (
@@ -145,7 +146,7 @@ def test_a_comparison_says_which_settings_differ(command, comparison, tmp_path):
         assert line in done.stdout
     assert "lr_decay 1.0, but 0.998: dp_fedsam" in done.stdout
     assert "rounds" not in done.stdout.split("Settings in which")[1]
-    rows = {row["label"]: row for row in json.loads((tmp_path / "many" / "compare.json").read_text())["rows"]}
+    rows = {row["label"]: row for row in json.loads((tmp_path / "many" / "results.json").read_text())["rows"]}
     assert rows["dp_fedsam"]["settings"] == {
         "batch_size": 32,
         "momentum": 0.5,

@@ -30,6 +30,8 @@ FOLLOWING: dict[str, Any] = {
     "noise_decay": 1.0,
     "noise_multiplier": 1.3,
 }
+SUM: dict[str, Any] = {"clip_norm": CLIP, "lr": 0.5, "batch_size": 4, "noise_multiplier": 1.3, "trust": "sum"}
+WHOLE: dict[str, Any] = {"clip_norm": CLIP, "lr": 0.5, "sample_rate": 1.0, "noise_multiplier": 1.3, "trust": "sum"}
 STEADY: dict[str, Any] = {name: value for name, value in FOLLOWING.items() if name != "noise_decay"}
 
 
@@ -58,6 +60,7 @@ ENTRIES: dict[str, Entry] = {
         cl.methods.dp_fedavg,
         {"clip_norm": CLIP, "lr": 0.5, "batch_size": 4, "local_epochs": 2, "momentum": 0.9, "noise_multiplier": 0.6},
     ),
+    "dp_fedavg normalize": Entry(cl.methods.dp_fedavg, {**USUAL, "clipping": "normalize"}),
     "dp_fedavg distributed": Entry(cl.methods.dp_fedavg, {**USUAL, "local_steps": 2, "noise": "distributed"}, ALL),
     "dp_fedavg adam": Entry(cl.methods.dp_fedavg, {**USUAL, "local_steps": 2, "server": cl.server.adam()}),
     "dp_fedavg schedule": Entry(
@@ -102,6 +105,8 @@ ENTRIES: dict[str, Entry] = {
     ),
     "pfl rounds": Entry(cl.methods.pfl, {**PASSES, "local_epochs": [1, 3, 2]}, ("full",)),
     "pfl exact": Entry(cl.methods.pfl, {**PASSES, "poisson_rate": "exact"}, ("full",)),
+    "pfl sum": Entry(cl.methods.pfl, SUM, ("full", "poisson")),
+    "pfl sum discrete": Entry(cl.methods.pfl, {**WHOLE, "noise": "discrete", "honest_fraction": 0.7}, ("full",)),
     "fed_spa": Entry(cl.methods.fed_spa, FEW, ("poisson", "fixed_size")),
     "fed_spa coordinate": Entry(cl.methods.fed_spa, {**FEW, "clipping": "coordinate"}),
     "fed_spa quantile": Entry(cl.methods.fed_spa, {**FEW, "bound": "quantile"}),
@@ -109,6 +114,9 @@ ENTRIES: dict[str, Entry] = {
     "fed_spa median coordinate": Entry(cl.methods.fed_spa, {**FEW, "bound": "median", "clipping": "coordinate"}),
     "fed_spa as_published": Entry(cl.methods.fed_spa, {**PASSES, "mode": "as_published"}),
     "dp_fed": Entry(cl.methods.dp_fed, FEW, ("poisson", "fixed_size")),
+    "fed_spa sum": Entry(cl.methods.fed_spa, {**SUM, "keep_fraction": 0.75}, ("poisson",)),
+    "fed_spa sum discrete": Entry(cl.methods.fed_spa, {**SUM, "noise": "discrete", "clipping": "coordinate"}),
+    "dp_fed sum": Entry(cl.methods.dp_fed, {**WHOLE, "sample_rate": 0.6}, ("full",)),
     "adap_dp_fl": Entry(cl.methods.adap_dp_fl, FOLLOWING),
     "adap_dp_fl as_written": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "as_written"}),
     "adap_dp_fl quantile": Entry(cl.methods.adap_dp_fl, {**FOLLOWING, "threshold": "quantile"}),

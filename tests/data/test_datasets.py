@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import cloister as cl
-from cloister.data.datasets import scattered
 from cloister.data.formats import FORMATS
 from cloister.data.raw import RawData, Samples
 from cloister.data.registry import ENTRIES
+from cloister.data.scattering import scattered
 from cloister.errors import CloisterError
 
 
@@ -121,7 +121,7 @@ def test_scattering_features_are_computed_once_and_kept(tiny_mnist, monkeypatch)
     task = cl.data.mnist(cl.data.iid(6), features="scatter")
     assert task.shape == (81, 7, 7)
     assert sum(p.numel() for p in task.model().parameters()) == 39_700
-    monkeypatch.setattr("cloister.data.datasets.scatter", lambda images: pytest.fail("computed twice"))
+    monkeypatch.setattr("cloister.data.scattering.scatter", lambda images: pytest.fail("computed twice"))
     again = cl.data.mnist(cl.data.iid(6), features="scatter")
     assert torch.equal(task.population.inputs, again.population.inputs)
     with pytest.raises(CloisterError, match="augment"):

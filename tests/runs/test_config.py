@@ -11,7 +11,7 @@ from cloister.errors import CloisterError
 from cloister.runs.config import build
 from cloister.runs.config_file import load
 from cloister.runs.signatures import introspected
-from cloister.studies.compare import planned
+from cloister.studies.planning import planned
 
 GOOD = {
     "clip_norm": 1.0,

@@ -312,7 +312,7 @@ def test_comparisons_show_the_train_test_gap_with_its_mark(recorded_in):
     gap = found.recorded.by_round("train/accuracy_gap")[3]
     assert row.not_private["accuracy_gap"] == gap
     assert row.not_private["train_accuracy"] == pytest.approx(found.accuracy + gap)
-    assert MARK in row.not_private["mark"], "it goes into compare.json"
+    assert MARK in row.not_private["mark"], "it goes into results.json"
     page = " ".join(shown(report.comparison_scores_table([row, replace(row, not_private={})])).split())
     assert MARK in page
     assert f"{gap:.3f}" in page

@@ -17,7 +17,8 @@ from cloister.privacy.events import DiscreteGaussianSum, FixedSizeGaussian, Gaus
 from cloister.runs import training
 from cloister.runs.config import build
 from cloister.runs.folder import RunFolder
-from cloister.studies.compare import compare, planned
+from cloister.studies.execution import run_cells
+from cloister.studies.planning import planned
 from conftest import Killed, killed_in_round
 from contract.catalogue import METHODS
 
@@ -299,7 +300,7 @@ clients_per_round = 10
 def test_methods_are_compared_from_one_file_and_go_on_where_they_stopped(tmp_path):
     path = tmp_path / "methods.toml"
     path.write_text(FILE)
-    runs = list(compare(planned(path, ["clients=30"]), tmp_path / "runs"))
+    runs = list(run_cells(planned(path, ["clients=30"]), tmp_path / "runs"))
     assert [run.folder for run, _ in runs] == [
         "fedavg",
         "dp_fedavg-epsilon-8",
@@ -312,18 +313,20 @@ def test_methods_are_compared_from_one_file_and_go_on_where_they_stopped(tmp_pat
         assert epsilon <= run.epsilon if run.epsilon else math.isinf(epsilon)
         assert folder.description().task.clients == 30
     with pytest.raises(CloisterError, match="the settings with which"):
-        list(compare(planned(path, ["clients=30", "rounds=3"]), tmp_path / "runs"))
+        list(run_cells(planned(path, ["clients=30", "rounds=3"]), tmp_path / "runs"))
     assert [run.epsilon for run in planned(path, ["epsilons=[1.0]", "clients_per_round=5"])] == [None, 1.0, 1.0]
     assert planned(path, ["clients_per_round=5"])[-1].experiment.values["clients_per_round"] == 5
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("*.json*")}
-    assert len(list(compare(planned(path, ["clients=30"]), tmp_path / "runs"))) == 5
+    assert len(list(run_cells(planned(path, ["clients=30"]), tmp_path / "runs"))) == 5
     assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("*.json*")}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rounds = 3", "Expected epsilons, a table"),
+        ("[shared]\nrounds = 3", "Expected epsilons, a table"),
+        ("rounds = 3", "Expected a value for clip_norm"),
+        ("rounds = 3\n" + FILE, "Expected one value for rounds"),
         ("epsilons = [1.0]\n[methods]\ndp_fedavg = 3\n", "Expected .dp_fedavg. to be a table"),
         (FILE + "sice = 3", "In .methods.by turns.: Expected a known key, found 'sice'"),
         (

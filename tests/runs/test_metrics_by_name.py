@@ -26,6 +26,9 @@ from cloister.runs.metric_text import figure
 from cloister.runs.progress import Progress
 from cloister.runs.survival import concordance
 from cloister.runs.torchmetrics_import import classification
+from cloister.studies.plots import comparison_plot
+from cloister.studies.rows import rows_of
+from cloister.studies.tables import rich_table
 from conftest import prepared
 
 RANDOM = np.random.default_rng(0)
@@ -269,12 +272,13 @@ def test_tables_and_pictures_show_the_watched_metric(tmp_path):
     assert "mae" in both[1]
     assert "accuracy" in both[2]
     rows = [report.compared(name, 2.0, folder, {}) for name, folder in folders.items()]
-    assert "mae at 2" in printed(report.comparison_table(rows[:1]))[0]
-    assert "accuracy at 2" in printed(report.comparison_table(rows[1:]))[0]
+    assert "mae" in printed(rich_table(rows_of(rows[:1])))[0].split()
+    assert "accuracy" in printed(rich_table(rows_of(rows[1:])))[0].split()
+    assert "score" in printed(rich_table(rows_of(rows)))[0].split()
     assert report.in_words(rows[0]).startswith(f"mae {value:.4g}, epsilon")
     for name in ("runs", "compare"):
         path = tmp_path / f"{name}.png"
-        report.runs_plot(folders, path) if name == "runs" else report.comparison_plot(rows, path)
+        report.runs_plot(folders, path) if name == "runs" else comparison_plot(rows_of(rows), path)
         assert path.stat().st_size > 1000
 
 

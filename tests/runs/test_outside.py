@@ -17,7 +17,7 @@ import cloister as cl
 from cloister.errors import CloisterError
 from cloister.runs.config import build, method_info
 from cloister.runs.folder import RunFolder
-from cloister.studies.compare import planned
+from cloister.studies.planning import planned
 from conftest import killed_in_round
 
 CODE = '''

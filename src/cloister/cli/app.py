@@ -6,18 +6,17 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cloister.cli import after, interrupts
+from cloister.cli import after
 from cloister.cli.commands import Command
+from cloister.cli.compare import compare
 from cloister.cli.data import data_app
 from cloister.cli.keys import RunCommand, keys
-from cloister.cli.output import file_and_words, new_folder, print_table, program, say, short_name
+from cloister.cli.output import file_and_words, interruptible, new_folder, print_table, program, say, short_name
 from cloister.cli.plan import PlanCommand, plan
 from cloister.cli.show import show
 from cloister.cli.tune import tune
@@ -125,46 +124,7 @@ def methods(
     )
 
 
-@app.command(
-    cls=Command,
-    options_metavar="FILE.toml [KEY=VALUE ...] [OPTIONS]",
-    context_settings=_ANY_KEYS,
-)
-def compare(
-    ctx: typer.Context,
-    folder: Annotated[Path | None, typer.Option(help="Where to keep the runs [default: runs/compare-TIME].")] = None,
-) -> None:
-    """Many methods on the same data at the same epsilons, as a file says; see experiments/digits-methods.toml.
-
-    KEY=VALUE overrides a key of every run. With the folder of a comparison that was interrupted, it goes on.
-    """
-    from cloister.runs.config_file import load
-
-    file, words = file_and_words(ctx.args)
-    if file is None:
-        raise CloisterError("Expected a file with methods to compare, found none: try experiments/digits-methods.toml.")
-    load(file, words)  # refuses what cannot be read before anything heavy is imported
-    from cloister.runs import figures, report
-    from cloister.studies.compare import compare as comparison
-    from cloister.studies.compare import differing, planned
-
-    path = folder or new_folder("compare")
-    runs = planned(file, words)
-    settings, rows = differing(runs), []
-    try:
-        with _interruptible(path, f"the same command with --folder {path} goes on from here"):
-            for run, run_folder in comparison(runs, path):
-                rows.append(report.compared(run.label, run.epsilon, run_folder, settings[run.label]))
-                say(f"{run.folder}: {report.in_words(rows[-1])}", err=True)
-    finally:
-        if rows:
-            print_table(report.comparison_table(rows))
-            say("")
-            print_table(report.comparison_scores_table(rows))
-            say(report.settings_text(settings))
-    figures.write_comparison(rows, path, " ".join(["cloister compare", str(file), *words]))
-    say(f"\nplot: {path / 'compare.png'}")
-    say(f"what each was promised: {program()} show {path}/NAME")
+app.command(cls=Command, options_metavar="FILE.toml [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(compare)
 
 
 app.command(
@@ -183,13 +143,13 @@ def demo(
     import torch
 
     from cloister.runs import figures, report
-    from cloister.studies.compare import compare as comparison
     from cloister.studies.demo import planned
+    from cloister.studies.execution import run_cells
 
     torch.set_num_threads(1)  # enough for so small a model, and the same noise whatever the number of cores
     path = folder or new_folder("demo")
-    with _interruptible(path, f"`{program()} demo --seed {seed} --folder {path}` goes on from here"):
-        folders = {run.label: run_folder for run, run_folder in comparison(planned(seed), path)}
+    with interruptible(path, f"`{program()} demo --seed {seed} --folder {path}` goes on from here"):
+        folders = {run.label: run_folder for run, run_folder in run_cells(planned(seed), path)}
     say("\nTest accuracy, and the most that a client can lose by taking part:\n")
     print_table(report.runs_table(folders))
     figures.write_demo(folders, path, f"cloister demo --seed {seed}")
@@ -251,22 +211,11 @@ def _show_notes(usual: Any) -> Any:
     return show
 
 
-@contextmanager
-def _interruptible(path: Path, continued: str) -> Iterator[None]:
-    """Work that keeps what it does in a folder: whoever interrupts it is told how to go on, if there is a way."""
-    try:
-        with interrupts.working():
-            yield
-    except KeyboardInterrupt:
-        say(f"interrupted; {continued if path.exists() else 'nothing was written yet'}", err=True)
-        raise typer.Exit(interrupts.INTERRUPTED) from None
-
-
 def _run(start: Any, path: Path, **options: Any) -> None:
     from cloister.runs import report
     from cloister.runs.folder import RunFolder
 
-    with _interruptible(path, f"continue it with `{program()} resume {path}`"):
+    with interruptible(path, f"continue it with `{program()} resume {path}`"):
         result = start(folder=path, **options)
     if os.environ.get("RANK", "0") != "0":  # one of several processes, and not the one that speaks
         return

@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from cloister.cli import interrupts
 from cloister.errors import CloisterError
 
 
@@ -78,3 +79,14 @@ def working(what: str) -> Iterator[None]:
 
     with Console(stderr=True).status(f"{what} ..."):
         yield
+
+
+@contextmanager
+def interruptible(path: Path, continued: str) -> Iterator[None]:
+    """Work that keeps what it does in a folder: whoever interrupts it is told how to go on, if there is a way."""
+    try:
+        with interrupts.working():
+            yield
+    except KeyboardInterrupt:
+        say(f"interrupted; {continued if path.exists() else 'nothing was written yet'}", err=True)
+        raise typer.Exit(interrupts.INTERRUPTED) from None

@@ -1,6 +1,7 @@
 """Local rules: what a client computes from its data, as pure functions that can be mapped over a cohort."""
 
 from cloister.client import gradients, losses
+from cloister.client.clipped_sum import clipped_sum
 from cloister.client.dp_sgd import Clipping, by_active_coordinate, by_coordinate, by_norm, dp_sgd
 from cloister.client.sparsification import Importance, keep_important, keep_largest
 from cloister.client.thresholds import Threshold, as_written, fixed, quantile, released, repaired
@@ -17,6 +18,7 @@ __all__ = [
     "by_active_coordinate",
     "by_coordinate",
     "by_norm",
+    "clipped_sum",
     "dp_sgd",
     "fixed",
     "gradients",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import NamedTuple
 
 import torch
@@ -162,6 +162,9 @@ def work_of(
             samples, mask = shuffled(population, phase.batching, shape, clients, shuffle)
             phases.append(Batches(samples, mask, mask.sum(2).clamp(min=1), keys, mask.any(2)))
     start = torch.func.vmap(partial(rule.own, chunk.w))(own) if rule.own else {}
+    for name, path in rule.told.items():  # the same for all
+        told: Tensor = reduce(lambda scope, part: scope[part], path[:-1], chunk.broadcast)[path[-1]]
+        start[name] = told.expand(len(clients), *told.shape)
     return Work(tuple(phases), own, chunk.shares, {**start, **chunk.client_state}, population.sizes[clients])
 
 

@@ -105,7 +105,8 @@ def _width(batching: Batching, most: int, largest: int, clients: int, constant: 
     The largest of so many Poisson batches is about so many deviations above a batch's size; what is seldom smaller need
     not have shapes of its own.
     """
-    batch_size = min(batching.batch_size, 1 << largest.bit_length())  # no batch is larger than its client
+    whole = 1 << largest.bit_length()  # no batch is larger than its client
+    batch_size = min(batching.batch_size, whole) if batching.sample_rate is None else batching.usual_size(largest)
     if batching.batch_sampling == "fixed_size":
         return min(batch_size, largest)
     usual = batch_size + 0.8 * math.sqrt(2 * math.log(clients) * batch_size) if clients > 1 else 1

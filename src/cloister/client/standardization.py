@@ -24,6 +24,20 @@ _LEAST_DEVIATION = 0.05
 
 
 @dataclass(frozen=True)
+class InputQuery:
+    """A query over all inputs, and what is done with its answer."""
+
+    name: str
+    length: int
+    vectors: Callable[[Tensor], Tensor]
+    """What stored inputs [b, ...] contribute, as vectors [b, length]."""
+    receive: Callable[[Tensor, float], None]
+    """(noisy mean, deviation of the noise in each of its numbers)"""
+    second_moments: bool = False
+    """Whether the mean of x x^T is asked for, length * length numbers, and not that of x."""
+
+
+@dataclass(frozen=True)
 class Standardization:
     """Center and scale of every feature: of every number of a vector, of every channel of anything larger.
 
@@ -48,6 +62,11 @@ class Standardization:
             )
         features = like.shape[1] if like.dim() > 1 else 1
         return cls(inner, like.new_zeros(features), like.new_ones(features), bound)
+
+    @property
+    def queries(self) -> tuple[InputQuery, ...]:
+        """What is asked."""
+        return (InputQuery("statistics", self.length, self.moments, self.set_from),)
 
     @property
     def length(self) -> int:

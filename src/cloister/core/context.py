@@ -51,3 +51,5 @@ class BindContext:
     public_samples: Samples | None
     norms: Callable[[], Tensor] | None = None
     public_median: Callable[[], float] | None = None
+    clients: int = 1
+    """How many there are; in a round, `expected` of them on average."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from cloister.core.objective import Batch, Layout, Objective
 from cloister.core.state import Tensors
 from cloister.errors import expect
-from cloister.privacy.events import Event, FixedSizeGaussian, PoissonGaussian, Unsupported
+from cloister.privacy.events import Event, FixedSizeGaussian, Gaussian, PoissonGaussian, Unsupported
 
 Settings = Mapping[str, Any]
 """Plain values that, with the name, say all about a part: they are shown, hashed and certified."""
@@ -32,7 +33,8 @@ class Batching:
     secret, and a pass is ceil(samples / batch_size) steps: "poisson" (each sample joins with probability
     `sampling_rate`) or "fixed_size" (exactly `batch_size` of them, all subsets alike).
 
-    Where rounds differ, `by_round` says how many times as many steps each of them has.
+    Where rounds differ, `by_round` says how many times as many steps each of them has. With a `sample_rate` every
+    sample of every client joins a Poisson batch with that probability, and `batch_size` says nothing.
     """
 
     batch_size: int
@@ -42,10 +44,13 @@ class Batching:
     batch_sampling: BatchSampling | None = None
     poisson_rate: PoissonRate = "pass"
     by_round: tuple[int, ...] = ()
+    sample_rate: float | None = None
 
     def __post_init__(self) -> None:
         drawn = self.batch_sampling is not None or not self.by_round
         expect(drawn, "batches that are drawn where rounds differ", self.batch_sampling, "choose batch_sampling")
+        poisson = self.batch_sampling == "poisson" or self.sample_rate is None
+        expect(poisson, "poisson batches beside a sample_rate", self.batch_sampling, "leave one of them out")
 
     def steps_for(self, samples: int, round: int | None = None) -> int:
         """How many steps a client with so many samples takes in a round, which must be said where rounds differ."""
@@ -87,8 +92,15 @@ class Batching:
             return float(min(self.batch_size, samples))
         return samples * self.sampling_rate(samples)
 
+    def usual_size(self, samples: int) -> int:
+        """About how many samples are in a batch of a client that has so many."""
+        usual = self.batch_size if self.sample_rate is None else math.ceil(self.sample_rate * samples)
+        return max(min(usual, samples), 1)
+
     def sampling_rate(self, samples: int) -> float:
         """The probability with which a sample joins a Poisson batch: what is drawn, priced and divided by."""
+        if self.sample_rate is not None:
+            return self.sample_rate
         if self.poisson_rate == "exact":
             return min(self.batch_size / max(samples, 1), 1.0)
         return 1 / max(-(-samples // self.batch_size), 1)
@@ -101,6 +113,8 @@ class Batching:
             )
         if self.batch_sampling == "fixed_size":
             return FixedSizeGaussian(noise_multiplier, min(self.batch_size, samples), samples)
+        if self.sample_rate == 1:  # everybody's every sample: nothing is drawn
+            return Gaussian(noise_multiplier)
         return PoissonGaussian(noise_multiplier, self.sampling_rate(samples))
 
 
@@ -142,6 +156,10 @@ class LocalRule:
     `update(layout, state, w) -> [d]` is what the client would send. `own(w, key)` is what of that state is random, and
     no secret; `client_state` names what stays with the client from round to round. `private` is set where every step is
     private by itself, so that the update needs no further noise.
+
+    `sample_l2` is set where an update is a sum over one secret batch, in which a sample has a part of at most this L2
+    norm, whatever its data: noise on a sum of such updates protects samples. `told` names what of the state the server
+    tells everybody, and where that lies in what a transform broadcasts: the same for all clients of a round.
     """
 
     name: str
@@ -152,6 +170,8 @@ class LocalRule:
     own: Callable[[Tensor, Tensor], Tensors] | None = None
     client_state: tuple[str, ...] = ()
     private: PrivateSteps | None = None
+    sample_l2: float | None = None
+    told: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def batching(self) -> Batching:

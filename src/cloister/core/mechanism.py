@@ -50,6 +50,9 @@ class Mechanism:
     length that the sensitivity states. `integer` noise is for messages of whole numbers, of norm
     `most_l2(sensitivity)` at most.
 
+    `honest_fraction` is set where samples are protected by what clients add to a sum: their parts are so large that
+    those of this fraction of a round's members are all that is accounted. A sum of fewer is not to be released.
+
     Central noise may be correlated over rounds: `correlate(drawn, round, state) -> (noise, state)`, which is worth what
     independent noise is worth to whoever takes part once in `min_separation` rounds at most. Its state begins empty.
     """
@@ -68,6 +71,7 @@ class Mechanism:
     account: Callable[[Event, Sensitivity], Event] = as_drawn
     correlate: Correlate | None = None
     min_separation: int = 1
+    honest_fraction: float | None = None
 
     def __post_init__(self) -> None:
         expect_one_of("place", self.place, get_args(Place))

@@ -79,6 +79,8 @@ class Method:
     def divided_by(self, expected: float) -> str:
         """What a round's sum over cohorts of an expected size is divided by, in words; nothing where that is the usual:
         a constant or, where samples are protected, how many took part."""
+        if self.local.sample_l2 is not None:
+            return "the samples that batches of those who took part are expected to have: rates times declared sizes"
         weighting, actual = self.transform.weighting, self.average_over == "actual"
         size = "how many clients were drawn" if actual else f"{expected:g}, constant"
         return weighting.denominator(size) if weighting is not None else size if actual else ""

@@ -11,6 +11,9 @@ from functools import cached_property
 class Sensitivity:
     """What is known of ANY client's message, whatever its data: so many numbers, of L2 norm `l2` at most.
 
+    Where samples are protected by noise on a sum of messages (`LocalRule.sample_l2`), `l2` is by how much adding or
+    removing one sample can move a message.
+
     `length` is None where only encoding tells. `integer`: the numbers are whole. `replace_l2` is how far a message can
     be from any other that the same client might have sent, where that is less than twice `l2`. `rounded` says to how
     many levels, and within which range, real numbers were rounded.

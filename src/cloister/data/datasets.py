@@ -6,7 +6,6 @@ Each can set `public_samples` training samples aside as public data before the r
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -21,11 +20,12 @@ from cloister.data.arguments import Augment, Features, Fraction, ImageOptions, P
 from cloister.data.partition import partition_data
 from cloister.data.partitioners import Partition, iid, natural
 from cloister.data.raw import RawData, Samples
+from cloister.data.scattering import ScatterOptions, normalized, scattered, scattered_with_flips
 from cloister.data.sklearn_digits import digits
 from cloister.data.storage import data_folder
 from cloister.data.task import Task
 from cloister.errors import expect, expect_one_of
-from cloister.models import char_lstm, char_transformer, scatter, scatter_linear
+from cloister.models import char_lstm, char_transformer, scatter_linear
 
 
 @flat_arguments
@@ -36,9 +36,10 @@ def mnist(
     public_samples: Public = 0,
     *,
     options: ImageOptions,
+    scattering: ScatterOptions,
 ) -> Task:
     """MNIST: 60,000 and 10,000 digits, 28x28, 10 classes."""
-    return _images("mnist", partition or iid(), augment, features, public_samples, options)
+    return _images("mnist", partition or iid(), augment, features, public_samples, options, scattering)
 
 
 @flat_arguments
@@ -49,9 +50,10 @@ def fashion_mnist(
     public_samples: Public = 0,
     *,
     options: ImageOptions,
+    scattering: ScatterOptions,
 ) -> Task:
     """Fashion-MNIST: 60,000 and 10,000 pieces of clothing, 28x28, 10 classes."""
-    return _images("fashion_mnist", partition or iid(), augment, features, public_samples, options)
+    return _images("fashion_mnist", partition or iid(), augment, features, public_samples, options, scattering)
 
 
 @flat_arguments
@@ -63,8 +65,10 @@ def emnist(
     augment: Augment = False,
     side: Annotated[int | None, "frame the images in black to this side"] = None,
     public_samples: Public = 0,
+    features: Features = "pixels",
     *,
     options: ImageOptions,
+    scattering: ScatterOptions,
 ) -> Task:
     """EMNIST in one of its splits: letters and digits, 28x28, upright, 62 classes by class.
 
@@ -74,16 +78,10 @@ def emnist(
     classes, which the authors' code reads; here fraction = 0.127233 has them with 62 classes, and with split = letters,
     of which today's files have 124,800 and 20,800, fraction = 0.711538.
     """
-    raw = _read("emnist", split=split)
-    preprocessing = _preprocessing(raw, augment, options, side)
-    return partition_data(
-        raw,
-        partition or iid(),
-        "emnist",
-        preprocessing,
-        public_samples=public_samples,
-        fraction=options.fraction,
-    )
+    dealt = partition or iid()
+    if features == "scatter":
+        expect(side is None, "images as they are for scattering features", f"side = {side}", "leave side out")
+    return _images("emnist", dealt, augment, features, public_samples, options, scattering, side, split=split)
 
 
 @flat_arguments
@@ -94,9 +92,10 @@ def qmnist(
     public_samples: Public = 0,
     *,
     options: ImageOptions,
+    scattering: ScatterOptions,
 ) -> Task:
     """MNIST with the NIST writer of every digit: 539 natural clients."""
-    return _images("qmnist", partition or natural(), augment, features, public_samples, options)
+    return _images("qmnist", partition or natural(), augment, features, public_samples, options, scattering)
 
 
 @flat_arguments
@@ -107,9 +106,10 @@ def cifar10(
     public_samples: Public = 0,
     *,
     options: ImageOptions,
+    scattering: ScatterOptions,
 ) -> Task:
     """CIFAR-10: 50,000 and 10,000 photographs, 32x32, 10 classes."""
-    return _images("cifar10", partition or iid(), augment, features, public_samples, options)
+    return _images("cifar10", partition or iid(), augment, features, public_samples, options, scattering)
 
 
 @flat_arguments
@@ -120,9 +120,10 @@ def cifar100(
     public_samples: Public = 0,
     *,
     options: ImageOptions,
+    scattering: ScatterOptions,
 ) -> Task:
     """CIFAR-100: 50,000 and 10,000 photographs, 32x32, 100 classes."""
-    return _images("cifar100", partition or iid(), augment, features, public_samples, options)
+    return _images("cifar100", partition or iid(), augment, features, public_samples, options, scattering)
 
 
 @flat_arguments
@@ -235,31 +236,28 @@ def _read(name: str, derive: Callable[[RawData], RawData] | None = None, **optio
 
 
 def _images(
-    name: str, partition: Partition, augment: bool, features: Features, public_samples: int, options: ImageOptions
+    name: str,
+    partition: Partition,
+    augment: bool,
+    features: Features,
+    public_samples: int,
+    options: ImageOptions,
+    scattering: ScatterOptions | None = None,
+    side: int | None = None,
+    **of_format: Any,
 ) -> Task:
+    scattering = scattering or ScatterOptions()
     if features == "scatter":
         expect(not augment, "pixels where augment is true", features, "scattering features are computed once")
-        raw = _read(name, scattered)
+        derived = scattered_with_flips if scattering.scatter_flips else scattered
+        raw = normalized(_read(name, derived, **of_format), scattering)
         model = partial(scatter_linear, raw.train.inputs.shape[1:], raw.classes)
         _expect_augmented(augment, options)
         return partition_data(raw, partition, name, None, model, public_samples, options.fraction)
-    raw = _read(name)
-    preprocessing = _preprocessing(raw, augment, options)
+    scattering.expect_unused(features)
+    raw = _read(name, **of_format)
+    preprocessing = _preprocessing(raw, augment, options, side)
     return partition_data(raw, partition, name, preprocessing, None, public_samples, options.fraction)
-
-
-def scattered(raw: RawData) -> RawData:
-    """Scattering features (ScatterNet) of pictures in [0, 1], 81 for every channel; a few minutes, once."""
-    from rich.console import Console
-    from rich.progress import track
-
-    def features(part: Samples) -> Samples:
-        rows = range(0, len(part), 1024)
-        watched = track(rows, "scattering features", console=Console(stderr=True), disable=not sys.stderr.isatty())
-        found = [scatter(np.asarray(part.inputs[at : at + 1024], dtype=np.float32) / 255) for at in watched]
-        return Samples(np.concatenate(found), part.labels, part.owners)
-
-    return replace(raw, train=features(raw.train), test=features(raw.test), mean=(), std=())
 
 
 def _preprocessing(raw: RawData, augment: bool, options: ImageOptions, size: int | None = None) -> Preprocessing:

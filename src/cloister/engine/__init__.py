@@ -96,15 +96,26 @@ def build(
 
 
 def _chosen(fed: Federation, w: Tensor, chunk: int, rounds: int, key: str | None) -> Engine:
-    known = None if key is None else CHOICES.recall(key)
+    if key is None:
+        return choose(fed, w, chunk, rounds)
+    known = _recalled(key, chunk)
     if known is not None:
-        with suppress(AttributeError, KeyError, TypeError, ValueError):  # written by something else: choose anew
-            fits = int(known["chunk"]) if known["engine"] == "loop" else min(int(known["chunk"]), chunk)
-            return restore({**known, "chunk": fits})
-    engine = choose(fed, w, chunk, rounds)
-    if key is not None:
+        return known
+    with CHOICES.alone():  # of several processes that ask the same at once, one measures, and the others do as it does
+        engine = _recalled(key, chunk) or choose(fed, w, chunk, rounds)
         CHOICES.remember(key, describe(engine))
     return engine
+
+
+def _recalled(key: str, chunk: int) -> Engine | None:
+    """What was chosen before, in chunks that fit today."""
+    known = CHOICES.recall(key)
+    if known is None:
+        return None
+    with suppress(AttributeError, KeyError, TypeError, ValueError):  # written by something else: choose anew
+        fits = int(known["chunk"]) if known["engine"] == "loop" else min(int(known["chunk"]), chunk)
+        return restore({**known, "chunk": fits})
+    return None
 
 
 def _said(engine: Engine) -> Engine:

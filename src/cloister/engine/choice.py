@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from cloister.client.clipped_sum import PIECE
 from cloister.client.objective import explained
 from cloister.client.poisson_batches import AHEAD
 from cloister.core import Batch
@@ -34,9 +35,19 @@ WORTH_TRYING, LONG = 5.0, 1.0
 """Seconds that a run must take for more than two engines to be tried, and of a trial that is not repeated."""
 
 
+_processes_on_gpu = 1
+
+
+def share_gpu(processes: int) -> None:
+    """Say that so many processes like this one compute on the GPUs at the same time."""
+    global _processes_on_gpu
+    _processes_on_gpu = processes
+
+
 def memory_budget(device: torch.device) -> int:
-    """Bytes that a chunk of clients may take: on a GPU half of what is free."""
-    return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else MEMORY_BUDGET
+    """Bytes that a chunk of clients may take: on a GPU half of what is free, or a share of that."""
+    free_share = 2 * _processes_on_gpu
+    return torch.cuda.mem_get_info(device)[0] // free_share if device.type == "cuda" else MEMORY_BUDGET
 
 
 def chunk_size(fed: Federation, w: Tensor, memory: int) -> int:
@@ -58,7 +69,9 @@ def bytes_per_client(fed: Federation, w: Tensor) -> int:
         kept += saved.numel() * saved.element_size()
         return saved
 
-    width = min(fed.method.local.batching.batch_size, max(int(fed.population.counts.max()), 1))
+    local = fed.method.local
+    whole = local.batching.usual_size(max(int(fed.population.counts.max()), 1))
+    width = whole if local.sample_l2 is None else min(whole, PIECE)
     rows = torch.zeros(width, dtype=torch.int64, device=w.device)
     batch = Batch(
         made_up.population.inputs[rows],
@@ -73,8 +86,10 @@ def bytes_per_client(fed: Federation, w: Tensor) -> int:
         fed.objective.loss(w.detach().requires_grad_(), batch)
     copies_of_model = 6  # parameters, gradient, velocity, update, message, and one in passing
     taken = 2 * kept + copies_of_model * w.numel() * w.element_size()
-    if fed.method.local.private is not None:  # single samples' gradients, and noise that was drawn ahead
+    if local.private is not None:  # single samples' gradients, and noise that was drawn ahead
         taken += fed.objective.per_sample.bytes_for(width) + max(AHEAD, w.numel()) * w.element_size()
+    if local.sample_l2 is not None:  # the same of a piece of the batch, and all its inputs
+        taken += fed.objective.per_sample.bytes_for(width) + (whole - width) * made_up.population.inputs[:1].nbytes
     return taken
 
 

@@ -79,7 +79,7 @@ class ChunkProgram:
         self.fed, self.local, self.fuses, self.shared_start = fed, fed.method.local, fuses, shared_start
         zeros, no_key = torch.zeros(fed.objective.layout.size), torch.zeros((), dtype=torch.int64)
         own = self.local.own(zeros, no_key) if self.local.own else {}
-        self.names = list({**self.local.init(zeros), **own})
+        self.names = list({**self.local.init(zeros), **own, **self.local.told})
         steps = steps_of(fed, grad, ragged)
         self._first = compile(partial(self._step, steps[0], None))
         self._later = [compile(partial(self._step, step, 0)) for step in steps]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,31 @@ class DiskCache:
             draft.parent.mkdir(parents=True, exist_ok=True)
             draft.write_text(json.dumps(newest, indent=1) + "\n")
             os.replace(draft, self.path)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other process is in here meanwhile, where the system and the disk know locks."""
+        lock = self._lock_file()
+        try:
+            yield
+        finally:
+            if lock is not None:
+                os.close(lock)
+
+    def _lock_file(self) -> int | None:
+        """A file that is locked as long as it is open."""
+        with suppress(ImportError, OSError, RuntimeError):
+            import fcntl
+
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(self.path.with_name(f"{self.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError:
+                os.close(file)
+                raise
+            return file
+        return None
 
     def _kept(self) -> dict[str, Any]:
         try:

@@ -95,8 +95,9 @@ def _watched(
     found = replace(fed.objective, grad=autograd).clipped(here, batch, 1.0, state.get("active"))[1]
     real = found[batch.mask].double().cpu()
     norms.append(real)
-    if local.private is not None and local.settings.get("clipping") == "norm":
-        limit = float(state["threshold"][0]) if "threshold" in state else local.private.clip_norm
+    constant = local.sample_l2 if local.private is None else local.private.clip_norm
+    if (constant is not None or "threshold" in state) and local.settings.get("clipping") == "norm":
+        limit = float(state["threshold"][0]) if "threshold" in state else constant
         assert limit is not None
         factors.append(
             torch.where(real <= limit, 1.0, limit / real).nan_to_num(0.0)

@@ -4,5 +4,6 @@ from cloister.mechanisms.binomial import binomial
 from cloister.mechanisms.correlated import banded, tree
 from cloister.mechanisms.discrete_gaussian import discrete_gaussian
 from cloister.mechanisms.gaussian import gaussian, in_steps, none
+from cloister.mechanisms.sample_shares import sample_shares
 
-__all__ = ["banded", "binomial", "discrete_gaussian", "gaussian", "in_steps", "none", "tree"]
+__all__ = ["banded", "binomial", "discrete_gaussian", "gaussian", "in_steps", "none", "sample_shares", "tree"]

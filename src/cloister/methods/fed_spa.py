@@ -15,24 +15,25 @@ values in an initial round. Here there are four ways (`bound`):
     median         the paper's median, at the first model, by one query that has a share of the budget
     public_median  the same median over public samples, which is free
     quantile       G follows a quantile of the gradients' norms, by a query in every step, which is priced
+
+With trust = "sum" a round is one step of all agents together, on the same active coordinates for all of them, and the
+noise is in their secure sum.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
 
 from cloister import client, transforms
-from cloister.client.gradient_median import ReleasedNumber, asked_median
+from cloister.client.gradient_median import ReleasedNumber
 from cloister.client.training import BatchSize, Epochs, LearningRate, LearningRateDecay, Steps, sgd_optimizer
-from cloister.core import BatchSampling, BindContext, FirstQuery, LocalRule, Method
+from cloister.core import BatchSampling, BindContext, LocalRule, Method
 from cloister.core.arguments import flat_arguments
 from cloister.core.schedules import Schedule
 from cloister.core.sparsity import expect_fraction, kept_of
-from cloister.errors import CloisterError, expect, expect_one_of, expect_positive
+from cloister.errors import expect, expect_one_of, expect_positive
 from cloister.mechanisms.gaussian import in_steps
 from cloister.methods.arguments import (
     BatchSamplingOfMode,
@@ -46,23 +47,26 @@ from cloister.methods.arguments import (
     SampleClipNorm,
     Server,
 )
+from cloister.methods.gradient_bounds import asked_for, bound_notes, expect_paid, public_bound, with_bound
 from cloister.methods.published import Mode, as_published, claim
-from cloister.methods.registry import EVERY_UPDATE, NOBODY, OWN_STEPS, register
+from cloister.methods.registry import EVERY_UPDATE, register
+from cloister.methods.secure_sum import SECURE_SUM, UPDATE_OR_SUM, SumTrust, in_one_sum
 from cloister.methods.weighting import PublicWeights
 from cloister.server import optimizers
 
+_BATCH_SIZE = 10
 _PUBLISHED = (
     "batches of fixed size, priced strictly, with the paper's Theorem 1 beside (and whether its conditions hold)"
 )
 
 
-@register("Hu, Gong & Guo, IJCAI 2021", OWN_STEPS, NOBODY, published=_PUBLISHED, unit="sample", server="adam")
+@register("Hu, Gong & Guo, IJCAI 2021", UPDATE_OR_SUM, SECURE_SUM, published=_PUBLISHED, unit="sample", server="adam")
 @flat_arguments
 def fed_spa(
     clip_norm: Annotated[float, "G, the bound on a sample's whole gradient"] = 1.0,
     keep_fraction: Keep = 0.4,
     lr: LearningRate = 0.1,
-    batch_size: BatchSize = 10,
+    batch_size: BatchSize = _BATCH_SIZE,
     local_steps: Steps = None,
     local_epochs: Epochs = None,
     clipping: Annotated[
@@ -85,18 +89,23 @@ def fed_spa(
     *,
     schedule: Schedule,
     weighting: PublicWeights,
+    secure: SumTrust,
 ) -> Method:
     """A random part of the coordinates for each agent and round. `clip_norm` is G, the bound on a whole gradient.
+    With `trust = "sum"` a round is one step, on a part that is the same for all agents, under noise in their sum.
 
-    Guarantee: every update of an agent is differentially private for any one of its samples, over all rounds that it
-    took part in, at the epsilon that the run's certificate states for it.
+    Guarantee: every update of an agent (or, with trust = "sum", every secure sum of all agents) is differentially
+    private for any one of its samples, over all rounds that it took part in, at the epsilon that the run's certificate
+    states for it.
     """
+    if secure.in_sum:
+        _refuse(secure, "fed_spa", weighting, local_steps, local_epochs, batch_sampling, mode, bound, batch_size)
     batch_sampling = _batch_sampling(batch_sampling, mode)
     expect_positive("clip_norm", clip_norm, "the bound on a sample's whole gradient")
     expect_fraction("keep_fraction", keep_fraction)
     expect_one_of("clipping", clipping, ("norm", "coordinate"))
     expect_one_of("bound", bound, ("public", "quantile", "median", "public_median"))
-    _expect_paid(bound, mode)
+    expect_paid(bound, mode)
 
     def rule(numbers: int, whole: float, number: ReleasedNumber | None = None) -> LocalRule:
         """For a model of so many numbers and G = whole: the part of them that is active is a whole number."""
@@ -125,10 +134,30 @@ def fed_spa(
             poisson_rate,
         )
 
+    def summed(numbers: int, whole: float) -> LocalRule:
+        """The same for one step of all agents together."""
+        within = whole * math.sqrt(kept_of(numbers, keep_fraction) / numbers)
+        how = client.by_norm() if clipping == "norm" else client.by_coordinate(lambda d: whole / math.sqrt(d))
+        told = {"active": ("0", "active")}
+        return client.clipped_sum(within, batch_size, poisson_rate, secure.sample_rate, how, keep_fraction, told)
+
+    if secure.in_sum:
+        return in_one_sum(
+            "fed_spa",
+            secure,
+            summed(_ANY, clip_norm),
+            sgd_optimizer(lr, lr_decay=lr_decay, schedule=schedule),
+            server or optimizers.adam(),
+            noise_multiplier,
+            transforms.common_part(keep_fraction),
+            lambda context: summed(context.layout.size, public_bound("fed_spa", bound, clip_norm, context)),
+            bound_notes(bound),
+        )
+
     def bind(method: Method, context: BindContext) -> Method:
         size = context.layout.size
         active = kept_of(size, keep_fraction)
-        return _bound(method, bound, median_share, clip_norm, context, active, partial(rule, size))
+        return with_bound(method, bound, median_share, clip_norm, context, active, partial(rule, size))
 
     return Method(
         name="fed_spa",
@@ -139,61 +168,46 @@ def fed_spa(
         released=EVERY_UPDATE,
         bind=bind,
         claims=claim(mode, "fed_spa"),
-        notes=(*weighting.notes, *_notes(bound)),
+        notes=(*weighting.notes, *bound_notes(bound)),
         public_sizes=weighting.public_sizes,
-        first_query=_first_query(bound, median_share),
+        first_query=asked_for(bound, median_share),
     )
 
 
 _ANY = 1000
 """Before the model is known: what is priced does not depend on its size."""
-Rule = Callable[[float, ReleasedNumber | None], LocalRule]
-"""Local training with G, which a query may set before the first round."""
 
 
-def _bound(
-    method: Method, bound: str, share: float, clip_norm: float, context: BindContext, active: int, rule: Rule
-) -> Method:
-    """The method for a model of which so many numbers are active, with the bound G that was asked for."""
-    if bound == "public_median":
-        if context.public_samples is None or context.public_median is None:
-            raise CloisterError(
-                f"Expected public samples for bound = public_median of {method.name}, found none: set some aside "
-                "(public_samples = 500), or pay for the clients' own median (bound = median)."
-            )
-        return replace(method, local=rule(math.sqrt(context.layout.size) * context.public_median(), None))
-    if bound != "median":
-        return replace(method, local=rule(clip_norm, None))
-    # The active coordinates, each within c, are together within c times the root of their number.
-    number = ReleasedNumber(clip_norm * math.sqrt(active / context.layout.size))
-    return replace(method, local=rule(clip_norm, number), first_query=asked_median(share, number, math.sqrt(active)))
+def _refuse(
+    secure: SumTrust,
+    name: str,
+    weighting: PublicWeights,
+    local_steps: int | None,
+    local_epochs: int | None,
+    batch_sampling: BatchSampling | None,
+    mode: Mode,
+    bound: str,
+    batch_size: int,
+) -> None:
+    """What does not go with trust = sum."""
+    secure.refuse(
+        name,
+        weighting,
+        local_steps=local_steps,
+        local_epochs=local_epochs,
+        batch_sampling=None if batch_sampling == "poisson" else batch_sampling,
+        mode=claim(mode),
+        bound=bound if bound in ("quantile", "median") else None,
+        batch_size=None if secure.sample_rate is None or batch_size == _BATCH_SIZE else batch_size,
+    )
 
 
-def _first_query(bound: str, share: float) -> FirstQuery | None:
-    """What will be asked; where the answer goes is known when the model is."""
-    return asked_median(share, ReleasedNumber(1.0), 1.0) if bound == "median" else None
-
-
-def _notes(bound: str) -> tuple[str, ...]:
-    return ("the public samples: they are protected by nothing, and count as public",) if "public_" in bound else ()
-
-
-def _expect_paid(bound: str, mode: Mode) -> None:
-    """Refuse the paper's own way to its bound: a statistic of private gradients that nobody pays for."""
-    if bound == "median" and as_published(mode):
-        raise CloisterError(
-            "Expected a bound that is paid for or public beside mode = as_published, found 'median': the paper takes "
-            "it from private gradients for free, which has no price, so use bound = median with mode = sound, where "
-            "it has a share of the budget, or bound = public_median."
-        )
-
-
-@register("Hu, Gong & Guo, IJCAI 2021", OWN_STEPS, NOBODY, published=_PUBLISHED, unit="sample")
+@register("Hu, Gong & Guo, IJCAI 2021", UPDATE_OR_SUM, SECURE_SUM, published=_PUBLISHED, unit="sample")
 @flat_arguments
 def dp_fed(
     clip_norm: SampleClipNorm = 1.0,
     lr: LearningRate = 0.1,
-    batch_size: BatchSize = 10,
+    batch_size: BatchSize = _BATCH_SIZE,
     local_steps: Steps = None,
     local_epochs: Epochs = None,
     lr_decay: LearningRateDecay = 1.0,
@@ -210,12 +224,30 @@ def dp_fed(
     *,
     schedule: Schedule,
     weighting: PublicWeights,
+    secure: SumTrust,
 ) -> Method:
     """Fed-SPA's yardstick: all coordinates, and a server that averages. Guarantee: that of Fed-SPA."""
+    if secure.in_sum:
+        _refuse(secure, "dp_fed", weighting, local_steps, local_epochs, batch_sampling, mode, bound, batch_size)
     drawn = _batch_sampling(batch_sampling, mode)
     expect_positive("clip_norm", clip_norm, "the bound on a sample's gradient")
     expect_one_of("bound", bound, ("public", "median", "public_median"))
-    _expect_paid(bound, mode)
+    expect_paid(bound, mode)
+
+    def summed(whole: float) -> LocalRule:
+        return client.clipped_sum(whole, batch_size, poisson_rate, secure.sample_rate)
+
+    if secure.in_sum:
+        return in_one_sum(
+            "dp_fed",
+            secure,
+            summed(clip_norm),
+            sgd_optimizer(lr, lr_decay=lr_decay, schedule=schedule),
+            server or optimizers.sgd(),
+            noise_multiplier,
+            rule_of=lambda context: summed(public_bound("dp_fed", bound, clip_norm, context)),
+            notes=bound_notes(bound),
+        )
 
     def rule(whole: float, number: ReleasedNumber | None = None) -> LocalRule:
         return client.dp_sgd(
@@ -229,7 +261,7 @@ def dp_fed(
         )
 
     def bind(method: Method, context: BindContext) -> Method:
-        return _bound(method, bound, median_share, clip_norm, context, context.layout.size, rule)
+        return with_bound(method, bound, median_share, clip_norm, context, context.layout.size, rule)
 
     return Method(
         name="dp_fed",
@@ -240,9 +272,9 @@ def dp_fed(
         released=EVERY_UPDATE,
         bind=None if bound == "public" else bind,
         claims=claim(mode, "fed_spa"),
-        notes=(*weighting.notes, *_notes(bound)),
+        notes=(*weighting.notes, *bound_notes(bound)),
         public_sizes=weighting.public_sizes,
-        first_query=_first_query(bound, median_share),
+        first_query=asked_for(bound, median_share),
     )
 
 

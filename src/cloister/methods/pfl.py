@@ -7,6 +7,8 @@ authors' code, pfl_scatter_linear and pfl_scatter_cnn.
 
 The printed algorithm takes one mini-batch an "epoch"; what the authors ran is a full pass (local_epoch = "pass"). Their
 clients' data overlap, which multiplies what a sample loses: partition = "overlapping" has that, and its price.
+
+With trust = "sum" a round is one DP-SGD step of all clients together, whose noise is in their secure sum.
 """
 
 from __future__ import annotations
@@ -22,17 +24,19 @@ from cloister.errors import CloisterError, expect_one_of
 from cloister.mechanisms.gaussian import in_steps
 from cloister.methods.arguments import BatchSampling, NoiseMultiplier, PoissonRate, SampleClipNorm, Server
 from cloister.methods.published import Mode, claim
-from cloister.methods.registry import EVERY_UPDATE, NOBODY, OWN_STEPS, register
+from cloister.methods.registry import EVERY_UPDATE, register
+from cloister.methods.secure_sum import SECURE_SUM, UPDATE_OR_SUM, SumTrust, in_one_sum
 from cloister.methods.weighting import PublicWeights
 from cloister.server import optimizers
 
 LocalEpoch = Literal["pass", "batch"]
+_BATCH_SIZE = 64
 
 
 @register(
     "arXiv 2501.14453, 2025",
-    OWN_STEPS,
-    NOBODY,
+    UPDATE_OR_SUM,
+    SECURE_SUM,
     published="the same computation; the paper's claim knows nothing of samples that lie with several clients",
     unit="sample",
 )
@@ -40,8 +44,10 @@ LocalEpoch = Literal["pass", "batch"]
 def pfl(
     clip_norm: SampleClipNorm = 1.0,
     lr: LearningRate = 0.3,
-    batch_size: BatchSize = 64,
-    local_epochs: Annotated[int | list[int], "local epochs in a round, or a list of one number for each round"] = 1,
+    batch_size: BatchSize = _BATCH_SIZE,
+    local_epochs: Annotated[
+        int | list[int] | None, "local epochs in a round (by default 1), or a list of one number for each round"
+    ] = None,
     local_epoch: Annotated[
         LocalEpoch, "what counts as a local epoch: a full pass of steps, or a single batch"
     ] = "pass",
@@ -56,20 +62,38 @@ def pfl(
     *,
     schedule: Schedule,
     weighting: PublicWeights,
+    secure: SumTrust,
 ) -> Method:
     """DP-SGD over local epochs, each a full pass or a single batch; the server averages. Momentum starts anew each
     round. Epochs may differ by round, as in the paper's Algorithm 1: `local_epochs = [1, 1, 2, 4]` is for 4 rounds.
 
-    Guarantee: every update of a client is differentially private for any one of its samples, over all rounds, at the
-    epsilon that the run's certificate states for it.
+    With `trust = "sum"` every client sends the sum of its batch's clipped gradients and a share of the noise, and the
+    server takes one step a round, with this lr, momentum (over rounds) and weight decay: the accuracy of DP-SGD on all
+    data. `sample_rate` gives every sample of every client the same chance to join.
+
+    Guarantee: every update of a client (or, with trust = "sum", every secure sum of all clients) is differentially
+    private for any one of its samples, over all rounds, at the epsilon that the run's certificate states for it.
     """
     expect_one_of("local_epoch", local_epoch, get_args(LocalEpoch), "the authors ran full passes")
     if mode == "as_published" and batch_sampling != "poisson":
         raise CloisterError(
             f"Expected poisson batches, as the authors ran, found {batch_sampling}: leave batch_sampling out, or mode."
         )
-    steps, passes = (None, local_epochs) if local_epoch == "pass" else (local_epochs, None)
     optimizer = sgd_optimizer(lr, momentum, weight_decay, lr_decay, schedule)
+    if secure.in_sum:
+        secure.refuse(
+            "pfl",
+            weighting,
+            local_epochs=local_epochs,
+            local_epoch=None if local_epoch == "pass" else local_epoch,
+            batch_sampling=None if batch_sampling == "poisson" else batch_sampling,
+            mode=claim(mode),
+            batch_size=None if secure.sample_rate is None or batch_size == _BATCH_SIZE else batch_size,
+        )
+        rule = client.clipped_sum(clip_norm, batch_size, poisson_rate, secure.sample_rate)
+        return in_one_sum("pfl", secure, rule, optimizer, server or optimizers.sgd(), noise_multiplier)
+    local_epochs = 1 if local_epochs is None else local_epochs
+    steps, passes = (None, local_epochs) if local_epoch == "pass" else (local_epochs, None)
     return Method(
         name="pfl",
         local=client.dp_sgd(

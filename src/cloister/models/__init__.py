@@ -8,7 +8,7 @@ from torch import nn
 
 from cloister.models.adaptation import Adaptation
 from cloister.models.attention import split_attention
-from cloister.models.basic import cnn, logistic, mlp
+from cloister.models.basic import cnn, linear_probe, logistic, mlp
 from cloister.models.federated import emnist_cnn, fedsam_cnn, fedspa_cifar_cnn, fedspa_mnist_cnn, pfl_benchmark_cnn
 from cloister.models.lora import lora, merge_lora
 from cloister.models.norms import group_norm
@@ -21,6 +21,7 @@ from cloister.models.transformer import char_transformer
 
 CATALOGUE: dict[str, Callable[..., nn.Module]] = {
     "logistic": logistic,
+    "linear_probe": linear_probe,
     "mlp": mlp,
     "cnn": cnn,
     "emnist_cnn": emnist_cnn,
@@ -52,6 +53,7 @@ __all__ = [
     "fedspa_cifar_cnn",
     "fedspa_mnist_cnn",
     "group_norm",
+    "linear_probe",
     "logistic",
     "lora",
     "merge_lora",

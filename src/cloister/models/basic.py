@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from torch import nn
+from torch import Tensor, nn
 
-from cloister.errors import expect_count
+from cloister.errors import expect, expect_count, expect_type
 from cloister.models.activations import ActivationName, Offset, Scale, Temperature, activation_layer
 from cloister.models.shapes import Shape, expect_images
 
@@ -15,6 +15,31 @@ from cloister.models.shapes import Shape, expect_images
 def logistic(shape: Shape, classes: int) -> nn.Module:
     """Multinomial logistic regression on the flattened input."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+
+
+def linear_probe(
+    shape: Shape, classes: int, bias: Annotated[float, "constant feature that stands for a bias; 0 for none"] = 0.1
+) -> nn.Module:
+    """Logistic regression on fixed features of length 1: it starts from zero, and its bias is one more small feature.
+
+    Under a clip, a bias of ordinary size would take most of every sample's gradient.
+    """
+    expect_type("bias", bias, (int, float), "a number", "0.1 is usual")
+    expect(0 <= bias < math.inf, "bias >= 0", bias, "0.1 is usual")
+    linear = nn.Linear(math.prod(shape) + 1, classes, bias=False)
+    nn.init.zeros_(linear.weight)
+    return nn.Sequential(nn.Flatten(), _WithConstant(float(bias)), linear)
+
+
+class _WithConstant(nn.Module):
+    """One more feature, which is the same for all samples."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return nn.functional.pad(inputs, (0, 1), value=self.value)
 
 
 def mlp(shape: Shape, classes: int, hidden: Annotated[int, "width of the hidden layer"] = 32) -> nn.Module:

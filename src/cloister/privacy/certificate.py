@@ -59,6 +59,8 @@ class Certificate:
     noise_multipliers: list[float]
     """Every client's, where samples are protected and clients add noise for themselves."""
     noise_place: str
+    sums_of_samples: bool
+    """Whether samples are protected by noise in a secure sum of many clients."""
     denominator: float
     divided_by: str
     """What a round's sum is divided by, in words."""
@@ -129,6 +131,7 @@ def certify(
         noise_multiplier=method.mechanism.noise_multiplier,
         noise_multipliers=list(description.noise_multipliers),
         noise_place=method.mechanism.place,
+        sums_of_samples="honest_fraction" in method.mechanism.settings,
         denominator=description.denominator,
         divided_by=description.divided_by or _divided_by(description),
         rounds_planned=description.rounds,

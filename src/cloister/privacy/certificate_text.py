@@ -216,7 +216,8 @@ def _sensitivity(c: Certificate) -> str:
     if c.noise_place == "local":
         follows = "a threshold that follows the gradients, by priced queries"
         return f"{follows if c.sensitivity is None else f'{c.sensitivity:g}'} (L2 norm of a sample's part in a step)"
-    return "none" if c.sensitivity is None else f"{c.sensitivity:g} (L2 norm of any client's whole message)"
+    whose = "a sample's part in the sum of a round" if c.sums_of_samples else "any client's whole message"
+    return "none" if c.sensitivity is None else f"{c.sensitivity:g} (L2 norm of {whose})"
 
 
 def _epsilon(c: Certificate, price: Any) -> str:

@@ -233,11 +233,11 @@ def _(event: ReleasedSizeGaussian) -> Pricing:
 
 @_record.register
 def _(event: DiscreteGaussianSum) -> Pricing:
-    who = "all clients" if event.sampling_rate == 1 else f"Poisson cohorts, rate {event.sampling_rate:g}"
+    rate, everybody = event.sampling_rate, {"cohorts": "all clients", "batches": "all samples"}
     unbounded = event.noise_multiplier < _LEAST_NOISE
     return Pricing(
         lambda drawn: (
-            f"{who}, {event.shares} discrete Gaussians of scale {event.scale:.6g} in the modular sum of "
+            f"{everybody.get(drawn, drawn) if rate == 1 else f'Poisson {drawn}, rate {rate:g}'}, {event.shares} discrete Gaussians of scale {event.scale:.6g} in the modular sum of "
             f"{event.dimension} coordinates, noise multiplier {event.noise_multiplier:.6g} after rounding"
         ),
         Adjacency.ADD_OR_REMOVE_ONE,

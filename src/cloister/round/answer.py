@@ -3,8 +3,8 @@
 Guarantee, where clients are protected: a message has the norm that was declared, whatever the client's data. An update
 that is not finite counts as zero (with its share of the noise).
 
-Guarantee, where samples are: every message is private by itself, and its client has paid for it from an account of its
-own. Who cannot pay drops out before it computes anything.
+Guarantee, where samples are: every message is private by itself (or, with secure aggregation, their sum is), and its
+client has paid for it from an account of its own. Who cannot pay drops out before it computes anything.
 """
 
 from __future__ import annotations
@@ -58,7 +58,16 @@ def answer(fed: Federation, ledger: Ledger, offer: Offer, engine: Engine, client
     plan = RoundPlan.of(fed, offer, paying, client_state)
     message, nonfinite = total_of(plan, engine)
     ledger.sync()
-    return Answer(Reply(paying, message), plan.client_state, nonfinite, len(asked) - len(paying))
+    reply = Reply(paying, message, _expected_samples(fed, paying))
+    return Answer(reply, plan.client_state, nonfinite, len(asked) - len(paying))
+
+
+def _expected_samples(fed: Federation, clients: Tensor) -> float:
+    """How many samples the batches of these clients are expected to have, where updates are sums over them."""
+    local = fed.method.local
+    if local.sample_l2 is None:
+        return 0.0
+    return sum(map(local.batching.expected, fed.population.counts[clients].tolist()), 0.0)
 
 
 def names_clients(numbers: Tensor, clients: int) -> bool:
@@ -101,8 +110,11 @@ class RoundPlan:
     @classmethod
     def of(cls, fed: Federation, offer: Offer, clients: Tensor, client_state: Tensors | None = None) -> RoundPlan:
         """That of some of the clients who are asked; what they keep is copied, for it changes."""
-        mechanism = fed.method.mechanism
-        cohort = clients if fed.unit is ProtectedUnit.SAMPLE else offer.clients  # without those who could not pay
+        mechanism, elsewhere = fed.method.mechanism, fed.population.here is not None
+        # Without those who could not pay; but a node, which does not know of others, counts on all who are asked, and
+        # the server on replies of as many as that takes (`close_round`).
+        paid = fed.unit is ProtectedUnit.SAMPLE and not (elsewhere and mechanism.honest_fraction is not None)
+        cohort = clients if paid else offer.clients
         sharing = cohort[: mechanism.most] if mechanism.place == "distributed" else clients[:0]
         client_state = fed.client_state(offer.w, client_state or {}) if fed.method.local.client_state else {}
         return cls(fed, offer, clients, len(cohort), frozenset(sharing.tolist()), client_state)

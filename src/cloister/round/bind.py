@@ -243,14 +243,23 @@ def bind_method(
         "ask for fewer",
     )
     if noise is not None and method.bind is not None:
-        context = BindContext(layout, expected, cohort.min_separation(clients), public_samples, norms, public_median)
+        separation = cohort.min_separation(clients)
+        context = BindContext(layout, expected, separation, public_samples, norms, public_median, clients)
         method = replace(method.bind(method, context), bind=None)
     _expect_public_sizes(method)
     if method.mechanism.place == "local":
         _expect_private_steps(method)
         return method
     mechanism, sensitivity = method.mechanism, sensitivity_of(method, layout)
-    if method.unit is ProtectedUnit.SAMPLE and method.bind is None and noise and mechanism.account is as_drawn:
+    summed = method.local.sample_l2 is not None and mechanism.honest_fraction is not None
+    _expect_sums_of_samples(method)
+    if (
+        method.unit is ProtectedUnit.SAMPLE
+        and method.bind is None
+        and noise
+        and mechanism.account is as_drawn
+        and not summed
+    ):
         raise CloisterError(
             f"Expected noise that is priced for single samples (in_steps, binomial) for the unit sample, found "
             f"{mechanism.name}, {mechanism.place}: use the unit client."
@@ -290,6 +299,18 @@ def bind_method(
             "the noise alone, found poisson: use cohort = fixed_size or full."
         )
     return method
+
+
+def _expect_sums_of_samples(method: Method) -> None:
+    """Noise that protects samples in a sum is for messages in which a sample's part is bounded, of one batch a round,
+    by a rule that says so; and such messages have no other."""
+    local, mechanism = method.local, method.mechanism
+    if (local.sample_l2 is None) == (mechanism.honest_fraction is None) or mechanism.place == "nowhere":
+        return
+    raise CloisterError(
+        f"Expected sums of clipped gradients under shares of noise, the one for the other, found {local.name} and "
+        f"{mechanism.name}, {mechanism.place}: use client.clipped_sum with mechanisms.sample_shares."
+    )
 
 
 def _expect_public_sizes(method: Method) -> None:

@@ -12,8 +12,9 @@ from cloister.privacy.unit import ProtectedUnit
 
 
 def sensitivity_of(method: Method, layout: Layout) -> Sensitivity:
-    """What is known of any client's message under a method."""
-    return method.transform.sensitivity(Sensitivity(length=layout.size), layout)
+    """What is known of any client's message under a method; or, where it is a sum over samples, of one's part in it."""
+    within = math.inf if method.local.sample_l2 is None else method.local.sample_l2
+    return method.transform.sensitivity(Sensitivity(within, layout.size), layout)
 
 
 def charge_of(method: Method, noise: float, samples: int, steps: int, copies: int, layout: Layout) -> Charge:

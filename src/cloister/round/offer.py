@@ -32,6 +32,9 @@ class Reply:
     clients: Tensor
     """Whose they are, in rising order, on the host."""
     message: Tensor
+    samples: float = 0.0
+    """How many samples their batches were expected to have, by rates and sizes that were declared; where messages are
+    sums over batches, and a round's sum is divided by this."""
 
 
 @dataclass(frozen=True)

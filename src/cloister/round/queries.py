@@ -2,7 +2,9 @@
 
 Every sample contributes a vector of norm at most 1, which is enforced here, whatever the caller computes. Where clients
 are protected, a client contributes the mean of its samples' vectors, and noise is added to the sum over all clients.
-Where samples are, every client adds noise to the sum over its own samples, and pays from its own account.
+Where samples are, every client adds noise to the sum over its own samples, and pays from its own account; or, where
+only secure sums are private, a share of it, so that what is counted on of all shares has the noise of whoever needs
+most (`mechanisms/sample_shares.py`).
 
 Guarantee: noise of standard deviation `noise_multiplier` in every coordinate of what leaves, for a sum that one
 protected unit moves by 1 at most (by 2, where it is replaced, which the event's price knows).
@@ -10,6 +12,7 @@ protected unit moves by 1 at most (by 2, where it is replaced, which the event's
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -37,6 +40,8 @@ class Query:
     vectors: Callable[[Tensor, Tensor], Tensor]
     noise_multipliers: tuple[float, ...]
     """Every client's, where samples are protected; otherwise one for all."""
+    second_moments: bool = False
+    """Whether not x is asked for but x x^T, as length * length numbers."""
 
     def noise_of(self, client: int) -> float:
         """The noise multiplier that covers a client's contribution."""
@@ -72,20 +77,23 @@ def ask(
     refused = ledger.charge_each(charges, round=round, what=query.name, repeatable=fed.streams.replays)
     if refused and len(refused) == len(charges):
         raise BudgetExceededError(next(iter(refused.values())))
-    sums, counts = _sums(query, population), population.counts.double()
     answered = (_of_clients if fed.unit is ProtectedUnit.CLIENT else _of_samples)(
-        fed, query, sums, counts, refused, round
+        fed, query, population, refused, round
     )
     ledger.sync()
     return answered
 
 
 def _of_clients(
-    fed: Federation, query: Query, sums: Tensor, counts: Tensor, refused: dict[str, str], round: int
+    fed: Federation, query: Query, population: Population, refused: dict[str, str], round: int
 ) -> QueryAnswer:
     """The sum over all clients of their means, with noise that the server adds, or that the clients share."""
-    clients, noise = len(counts), query.noise_of(0)
-    total = (sums / counts.clamp(min=1).unsqueeze(1)).sum(0)
+    clients, noise = population.clients, query.noise_of(0)
+    weights = 1 / population.counts.double().clamp(min=1)
+    if query.second_moments:
+        total = _second_moments(query, population, range(clients), weights)
+    else:
+        total = (_sums(query, population) * weights.unsqueeze(1)).sum(0)
     place = fed.method.mechanism.place
     if noise and place == "distributed":
         for client in range(clients):
@@ -96,18 +104,24 @@ def _of_clients(
 
 
 def _of_samples(
-    fed: Federation, query: Query, sums: Tensor, counts: Tensor, refused: dict[str, str], round: int
+    fed: Federation, query: Query, population: Population, refused: dict[str, str], round: int
 ) -> QueryAnswer:
     """The sum over the clients that could pay, each of which adds its own noise; their sizes are declared."""
-    total, samples, variance = sums.new_zeros(query.length), 0.0, 0.0
-    for client in range(len(counts)):
-        if not counts[client] or sample_account(client) in refused:
-            continue
-        noise = query.noise_of(client)
-        own = sums[client]
+    counts, samples, variance = population.counts.double(), 0.0, 0.0
+    sums = None if query.second_moments else _sums(query, population)
+    total: Tensor | None = None
+    there = [c for c in range(len(counts)) if counts[c] and sample_account(c) not in refused]
+    honest = fed.method.mechanism.honest_fraction
+    most = max((query.noise_of(client) for client in there), default=0.0)
+    for client in there:
+        noise = query.noise_of(client) if honest is None else most / math.sqrt(honest * len(there))
+        own = _second_moments(query, population, range(client, client + 1)) if sums is None else sums[client]
         if noise:
             own = own + noise * fed.streams.protective_normal(own, query.name, round, client)
-        total, samples, variance = total + own, samples + float(counts[client]), variance + noise**2
+        total = own if total is None else total + own
+        samples, variance = samples + float(counts[client]), variance + noise**2
+    if total is None:
+        total = torch.zeros(query.length**2 if query.second_moments else query.length, dtype=torch.float64)
     return QueryAnswer(total / max(samples, 1.0), variance**0.5 / max(samples, 1.0))
 
 
@@ -116,17 +130,37 @@ def _sums(query: Query, population: Population) -> Tensor:
     sums = torch.zeros(population.clients, query.length, dtype=torch.float64)
     for owners, rows in _rows(population):
         found = query.vectors(population.inputs[rows], population.labels[rows]).detach().double().cpu()
-        norms = found.norm(dim=1, keepdim=True)
-        found = torch.where(norms.isfinite(), found / norms.clamp(min=1.0), 0.0)
-        sums.index_add_(0, owners, found)
+        sums.index_add_(0, owners, _bounded(found))
         population.let_go()
     return sums
 
 
-def _rows(population: Population) -> Iterator[tuple[Tensor, Tensor]]:
-    """Some samples at a time: whose they are, and where they lie."""
+def _second_moments(query: Query, population: Population, clients: range, weights: Tensor | None = None) -> Tensor:
+    """The sum of x x^T [length * length] over all samples of some clients in a row, with each client's weight.
+
+    Computed where the samples lie, in float32 (their noise is far coarser): a matrix for every client would not fit.
+    """
+    total = torch.zeros(query.length, query.length, device=population.inputs.device)
+    for owners, rows in _rows(population, clients):
+        found = _bounded(query.vectors(population.inputs[rows], population.labels[rows]).detach().float(), 1 - 1e-6)
+        weighted = found if weights is None else found * weights[owners].to(found).unsqueeze(1)
+        total += found.T @ weighted
+        population.let_go()
+    return total.flatten()
+
+
+def _bounded(found: Tensor, most: float = 1.0) -> Tensor:
+    """Vectors [b, length] of norm at most 1, whatever they were."""
+    norms = found.norm(dim=1, keepdim=True)
+    return torch.where(norms.isfinite(), found * (most / norms.clamp(min=most)), 0.0)
+
+
+def _rows(population: Population, clients: range | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Some samples at a time, of some clients in a row or of all: whose they are, and where they lie."""
     counts, starts = population.counts, population.starts.cpu()
-    owners = torch.repeat_interleave(torch.arange(len(counts)), counts)
-    places = torch.arange(len(owners)) - (counts.cumsum(0) - counts)[owners] + starts[owners]
+    asked = torch.tensor(clients if clients is not None else range(len(counts)))
+    owners = torch.repeat_interleave(asked, counts[asked])
+    first = (counts[asked].cumsum(0) - counts[asked]).repeat_interleave(counts[asked])
+    places = torch.arange(len(owners)) - first + starts[owners]
     placed = places.to(population.inputs.device)
     yield from zip(torch.split(owners, _ROWS), torch.split(placed, _ROWS), strict=True)

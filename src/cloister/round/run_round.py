@@ -17,10 +17,14 @@ constant of the run (or the cohort's actual size, which is priced: `charges.coho
 
 Guarantee, where samples are: every message is private by itself, and its client has paid for it (`answer`). Who took
 part is no secret then, so the sum is divided by how many they were (or, with weights, by their public sizes).
+
+Where messages are sums over samples, and private only together (`methods/secure_sum.py`), a sum is released if it has
+the messages of as many members as its noise was counted on, and is divided by the samples expected in their batches.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -118,10 +122,11 @@ def close_round(
     if not trusted:
         replies = _checked(fed, offer, replies)
     offer.closed.append(True)
-    total, took_part = None, 0
+    total, took_part, samples = None, 0, 0.0
     for reply in replies:
         total = reply.message if total is None else total + reply.message
         took_part += len(reply.clients)
+        samples += reply.samples
     if total is None:
         total = fed.blank(w, offer.broadcast).clone()
     total, mechanism_state = _with_server_noise(fed, offer.round, total, took_part, state.mechanism)
@@ -130,14 +135,17 @@ def close_round(
         total, transform_state = method.transform.decode(total, context, state.transform)
         context = replace(context, released=transform_state)
     weighting = method.transform.weighting
-    mean = total if weighting is not None and weighting.averages else total / _divisor(fed, offer, took_part)
+    averages = weighting is not None and weighting.averages
+    mean = total if averages else total / _divisor(fed, offer, took_part, samples)
     w, server_state = method.server.update(w, mean, state.server, context)
     return w, MethodState(transform_state, mechanism_state, server_state, state.clients)
 
 
-def _divisor(fed: Federation, offer: Offer, took_part: int) -> float:
+def _divisor(fed: Federation, offer: Offer, took_part: int, samples: float) -> float:
     """What a sum is divided by. Where clients are protected it is known before anybody has answered: who does not
-    answer may have stayed away because of its data."""
+    answer may have stayed away because of its data. No sample has a say in how many `samples` are expected."""
+    if fed.method.local.sample_l2 is not None:
+        return samples or math.inf  # without samples there is nothing but noise to learn from
     if fed.unit is ProtectedUnit.SAMPLE:
         return max(took_part, 1)
     return max(len(offer.clients), 1) if fed.method.average_over == "actual" else fed.denominator
@@ -164,6 +172,7 @@ def _checked(fed: Federation, offer: Offer, replies: Sequence[Reply]) -> list[Re
     for reply in replies:
         known = isinstance(reply, Reply) and isinstance(reply.message, Tensor) and isinstance(reply.clients, Tensor)
         known = known and names_clients(reply.clients, fed.population.clients)
+        known = known and isinstance(reply.samples, float) and 0 <= reply.samples < math.inf
         known = known and (reply.message.layout, reply.message.device) == (torch.strided, offer.w.device)
         expect(known, "replies with client numbers and a message, as tensors", reply, "leave the others out")
     replies = [replace(reply, message=reply.message.detach()) for reply in replies if len(reply.clients)]
@@ -179,6 +188,13 @@ def _checked(fed: Federation, offer: Offer, replies: Sequence[Reply]) -> list[Re
         raise CloisterError(
             f"Expected replies of all {len(asked)} clients, whose noise adds up to what was accounted, found "
             f"{len(numbers)}: ask again, or add the noise at the server."
+        )
+    honest = fed.method.mechanism.honest_fraction
+    least = 0 if honest is None else math.ceil(honest * len(asked) - 1e-9)
+    if len(numbers) < least:
+        raise CloisterError(
+            f"Expected replies of at least {least} of {len(asked)} clients, whose noise "
+            f"adds up to what was accounted, found {len(numbers)}: ask again, or plan with a smaller honest_fraction."
         )
     for reply in replies:
         message, who = reply.message, reply.clients.tolist()

@@ -14,7 +14,7 @@ from typing import Any
 from cloister.data.paths import expect_there, is_path
 from cloister.errors import CloisterError, nearest, shown
 from cloister.runs import outside
-from cloister.runs.keys import Key
+from cloister.runs.keys import Key, refuse_several
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,8 @@ class Catalogue:
     def name_of(self, part: str, option: Any) -> str:
         """The name of an option that exists; others are refused."""
         spec, known = PARTS[part], self.choices[part]
+        if isinstance(option, list):
+            refuse_several(part, option)
         if isinstance(option, str) and option in known:
             return option
         if part == "data" and is_path(option):

@@ -5,6 +5,7 @@ Keys are read in `config_file.py` and resolved in `resolution.py`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from cloister.runs.keys import Key
 from cloister.runs.model_source import ModelSource
 from cloister.runs.run import run as run_function
 from cloister.runs.signatures import MAKERS, facts_of, function_of, introspected, takes
+from cloister.runs.task_cache import TaskCache, size_of
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Experiment:
 
     values: dict[str, Value]
     start: Callable[..., Any]
+    data_bytes: int = 0
+    """What its samples take in memory."""
 
     @property
     def toml(self) -> str:
@@ -35,17 +39,18 @@ class Experiment:
         return toml_text(self.values)
 
 
-def build(values: Mapping[str, Any], task: data.Task | None = None) -> Experiment:
+def build(values: Mapping[str, Any], tasks: TaskCache | None = None, task: data.Task | None = None) -> Experiment:
     """Check the keys, fill in the defaults, and build the parts. Nothing is run or written.
 
-    A `task` that is given takes the place of the data; what the keys say of data is then checked, and not loaded.
+    With `tasks`, runs on the same data share them. A `task` that is given takes the place of the data; what the keys
+    say of data is then checked, and not loaded.
     """
     run_keys = introspected().run
     unnamed = ("data", "partition") if task is not None and "data" not in values else ()
     parts = parts_of(values, [part for part in PARTS if part not in unnamed], run_keys)
     made = parts.make("method", **parts.make_if_chosen("server"))
     if task is None:
-        task = parts.make("data", **parts.make_if_chosen("partition"))
+        task = parts.task() if tasks is None else tasks.get(parts.task_key(), parts.task)
     start = partial(
         run_function,
         made,
@@ -54,13 +59,13 @@ def build(values: Mapping[str, Any], task: data.Task | None = None) -> Experimen
         model=ModelSource(parts.chosen["model"], parts.arguments("model", shape=task.shape, classes=task.outputs)),
         **{key.name: parts.resolved[key.name] for key in run_keys if key.name in parts.resolved},
     )
-    return Experiment(parts.resolved, start)
+    return Experiment(parts.resolved, start, size_of(task))
 
 
 def build_task(values: Mapping[str, Any]) -> tuple[data.Task, str]:
     """The data of a run alone, dealt to clients, and the partition's name."""
     parts = parts_of(values, ("data", "partition"), ())
-    return parts.make("data", **parts.make_if_chosen("partition")), parts.chosen.get("partition", "own")
+    return parts.task(), parts.chosen.get("partition", "own")
 
 
 def parts_of(values: Mapping[str, Any], among: Iterable[str], more: Iterable[Key]) -> Parts:
@@ -107,6 +112,16 @@ class Parts:
     def make_if_chosen(self, part: str) -> dict[str, Any]:
         """The part by its name, where there is one."""
         return {part: self.make(part)} if part in self.chosen else {}
+
+    def task(self) -> data.Task:
+        """The data, dealt to clients."""
+        made: data.Task = self.make("data", **self.make_if_chosen("partition"))
+        return made
+
+    def task_key(self) -> str:
+        """All that the task is made from."""
+        chosen = {part: self.chosen[part] for part in ("data", "partition") if part in self.chosen}
+        return json.dumps([chosen, *(self.arguments(part) for part in chosen)], sort_keys=True, default=str)
 
 
 def _with_lr_rounds(known: set[str], resolved: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

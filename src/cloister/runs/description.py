@@ -141,6 +141,12 @@ def describe_model(
 
 def _batch_sampling(batching: Batching) -> str | None:
     """How batches are drawn, in words."""
+    if batching.sample_rate == 1:
+        return "every sample of every client who takes part is in the batch of every round"
+    if batching.sample_rate is not None:
+        return (
+            f"each sample joins its client's batch of a round independently, with probability {batching.sample_rate:g}"
+        )
     if batching.batch_sampling == "poisson":
         exact = f"{batching.batch_size}/(samples of the client), at most 1"
         of_a_pass = f"1/(steps of a pass in batches of {batching.batch_size})"
@@ -154,7 +160,7 @@ def _batch_sampling(batching: Batching) -> str | None:
 
 
 def _sensitivity(fed: Federation) -> float:
-    """Of a client's message; or, where samples are protected, of a sample's part in the sum of a step."""
+    """Of a client's message; or, where samples are protected, of a sample's part in the sum of a step (or round)."""
     private = fed.method.local.private
     if private is None:
         return fed.sensitivity.l2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,20 +25,13 @@ def write_demo(folders: Mapping[str, RunFolder], path: Path, command: str) -> No
 
 def write_figures(folders: Mapping[str, RunFolder], path: Path, command: str) -> None:
     """The figures of some runs, and the command that made them."""
-    _write(path, command, report.run_figures(folders))
+    write_json(path, {**made_by(command), "rows": report.run_figures(folders)})
 
 
-def write_comparison(rows: Sequence[report.Compared], path: Path, command: str) -> None:
-    """A comparison's figures and picture, beside its runs."""
-    report.comparison_plot(rows, path / "compare.png")
-    _write(path / "compare.json", command, [vars(row) for row in rows])
-
-
-def _write(path: Path, command: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def made_by(command: str, device: str = "cpu") -> dict[str, Any]:
+    """What it takes to find the same figures again: on another machine, the same seed draws other noise."""
     software = {"cloister": __version__, **{name: version(name) for name in ("torch", "numpy")}}
-    machine = arithmetic(torch.device("cpu"))  # on another one, the same seed draws other noise
-    found = {"command": command, "software": software, "machine": machine, "rows": rows}
-    write_json(path, found)
+    return {"command": command, "software": software, "machine": arithmetic(torch.device(device))}
 
 
 def demo_text(figures: Mapping[str, Any]) -> str:

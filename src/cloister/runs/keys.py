@@ -12,7 +12,7 @@ import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from cloister.errors import CloisterError, number_in, shown
 
@@ -73,9 +73,19 @@ def is_writable(kind: Any) -> bool:
     return bool(kinds) and all(one in _PLAIN or typing.get_origin(one) in (typing.Literal, list) for one in kinds)
 
 
+def refuse_several(name: str, values: list[Any]) -> NoReturn:
+    """Several values where a run takes one."""
+    raise CloisterError(
+        f"Expected one value for {name}, found {shown(values)}: give one of them, or try all of them by "
+        "`cloister compare` in place of `cloister run`."
+    )
+
+
 def converted(key: Key, value: Any) -> Any:
     """The value in the key's type; whole numbers pass for floats, and "1/3400" for a number."""
     kinds = kinds_of(key.kind)
+    if isinstance(value, list) and not any(typing.get_origin(kind) is list for kind in kinds):
+        refuse_several(key.name, value)
     if any(typing.get_origin(kind) is typing.Literal for kind in kinds):
         allowed = [word for kind in kinds for word in typing.get_args(kind)]
         if value in allowed:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from cloister.client import preprocessing as preprocessings
+from cloister.client.centering import CENTERED, Centering
 from cloister.client.losses import CATALOGUE as LOSSES
 from cloister.client.losses import Loss, loss_of
 from cloister.client.preprocessing import Preprocessing
@@ -109,7 +110,8 @@ class ModelFile(ModelJson):
         inner = self._inner_preprocessing(given)
         if self.standardization is None:
             return inner
-        return Standardization.from_json(inner, self.standardization).preprocessing
+        kind = Centering if "axes" in self.standardization else Standardization
+        return kind.from_json(inner, self.standardization).preprocessing
 
     def _inner_preprocessing(self, given: Preprocessing | None) -> Preprocessing:
         if given is not None:
@@ -117,8 +119,9 @@ class ModelFile(ModelJson):
             return given
         name, settings = self.preprocessing["name"], dict(self.preprocessing["settings"])
         if self.standardization is not None:
-            name = name.removesuffix(STANDARDIZED)
-            settings.pop("bound", None)
+            name = name.removesuffix(STANDARDIZED).removesuffix(CENTERED)
+            for own in ("bound", "center_rank", "decorrelates"):
+                settings.pop(own, None)
         remedy = "give it again as preprocessing=..."
         expect(name in PREPROCESSINGS, f"one of the preprocessings {', '.join(PREPROCESSINGS)}", name, remedy)
         return PREPROCESSINGS[name](**{key: _tuple(value) for key, value in settings.items()})

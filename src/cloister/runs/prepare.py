@@ -9,6 +9,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor, nn
 
+from cloister.client.centering import Centering
 from cloister.client.gradient_median import public_median
 from cloister.client.losses import Loss, cross_entropy, made_up_labels
 from cloister.client.objective import explained
@@ -51,8 +52,8 @@ class Ready:
     about: ModelFile
     """How the model is made and used, for whoever loads it later."""
     queries: Queries
-    standardization: Standardization | None = None
-    """Which a query sets before the first round."""
+    standardization: Standardization | Centering | None = None
+    """Which queries set before the first round."""
     loss: Loss = cross_entropy
     selection: Selection = field(default_factory=Selection)
     validate: Validate | None = None

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from cloister.client.centering import Centering
 from cloister.client.population import Population
 from cloister.client.standardization import Standardization
 from cloister.core import Cohort, Method
@@ -113,6 +114,10 @@ def queries_of(
     planned = []
     if options.standardize is not None:
         planned.append(PlannedQuery("statistics", options.standardize, 1, _STATISTICS))
+    if options.center is not None:
+        planned.append(PlannedQuery("mean", options.center, 1, _MEAN))
+    if options.decorrelate is not None:
+        planned.append(PlannedQuery("second moments", options.decorrelate, 1, _SECOND_MOMENTS))
     if method.first_query is not None:
         asked = method.first_query
         planned.append(PlannedQuery(asked.name, asked.share, 1, asked.released))
@@ -133,6 +138,8 @@ def queries_of(
 
 
 _VALIDATION = "a noisy mean of how models do on held-out samples of the clients, now and then"
+_MEAN = "a noisy mean of the inputs, each of length 1, before the first round"
+_SECOND_MOMENTS = "a noisy matrix of second moments of the centered inputs, before the first round"
 _STATISTICS = "a noisy mean and mean square of the inputs, before the first round"
 
 
@@ -167,15 +174,20 @@ def with_validation(request: Request) -> tuple[Request, Population | None]:
     return replace(request, task=task), held_out
 
 
-def standardized(request: Request) -> tuple[Request, Standardization | None]:
-    """The request with inputs that a query is to standardize, if one is asked for."""
+def standardized(request: Request) -> tuple[Request, Standardization | Centering | None]:
+    """The request with inputs that queries are to standardize or to center, if that is asked for."""
     options, task = request.options, request.task
-    if options.standardize is None:
+    if options.standardize is None and options.center is None:
         return request, None
     device, dtype = usable_device(options.device), DTYPES[options.dtype]
     some = task.population.to(device, dtype).inputs[:1]
-    standardization = Standardization.begin(task.preprocessing, some, dtype, options.standardize_bound)
-    return replace(request, task=replace(task, preprocessing=standardization.preprocessing)), standardization
+    learned: Standardization | Centering
+    if options.center is None:
+        learned = Standardization.begin(task.preprocessing, some, dtype, options.standardize_bound)
+    else:
+        decorrelates = options.decorrelate is not None
+        learned = Centering.begin(task.preprocessing, some, dtype, options.center_rank, decorrelates)
+    return replace(request, task=replace(task, preprocessing=learned.preprocessing)), learned
 
 
 def described(queries: Queries, request: Request) -> tuple[QueryDescription, ...]:

@@ -69,7 +69,8 @@ class Recorder:
 
     def _measured(self, ready: Ready, plan: RoundPlan) -> dict[str, Any]:
         """Norms, clip factors and gradients of a round, as far as they were asked for."""
-        private_steps = plan.fed.method.local.private is not None
+        local = plan.fed.method.local
+        private_steps = local.private is not None or local.sample_l2 is not None  # which clip single samples
         gradients = "gradients" in self._names or (private_steps and "clipping" in self._names)
         found = list(measure(plan, gradients))
         finite = [one for one in found if one.finite]
@@ -208,6 +209,8 @@ def _public_threshold(fed: Federation, plan: RoundPlan) -> float | None:
         return None if released is None else float(released)
     if private is not None:
         return private.clip_norm
+    if fed.method.local.sample_l2 is not None:
+        return fed.method.local.sample_l2
     if clipped is None:
         return None
     found = float(clipped(torch.zeros_like(w), fed.context(w, plan.offer.broadcast))[1])

@@ -83,6 +83,19 @@ class Options:
         PRIVACY,
     ] = None
     standardize_bound: Annotated[float, "inputs count as within +-bound in that mean and variance", PRIVACY] = 1.0
+    center: Annotated[
+        float | None,
+        "share of the budget for a private mean of the inputs, which is taken away; they are scaled to length 1",
+        PRIVACY,
+    ] = None
+    center_rank: Annotated[
+        int | None, "smooth that mean to a matrix of this rank (channels by places); costs nothing", PRIVACY
+    ] = None
+    decorrelate: Annotated[
+        float | None,
+        "beside center: share of the budget for second moments of the inputs, by which their main directions shrink",
+        PRIVACY,
+    ] = None
     average: Annotated[
         float | None,
         "decay, such as 0.9: what is tested and kept is the exponential average of the released models; costs nothing",
@@ -143,6 +156,7 @@ class Options:
         if self.standardize is not None:
             expect_share("standardize", self.standardize, "the share of the budget that goes into mean and variance")
         expect_positive("standardize_bound", self.standardize_bound, "1 suits inputs that were scaled to -1 to 1")
+        _expect_centering(self)
         expect_type("device", self.device, str, "the name of a device", 'give "cpu", "cuda" or "cuda:1"')
         expect_one_of("dtype", self.dtype, DTYPES)
         expect_one_of("precision", self.precision, PRECISIONS)
@@ -163,6 +177,20 @@ class Options:
         expect_record(self.record, self.secure_rng)
         if self.log is not None:
             expect_trackers(self.log)
+
+
+def _expect_centering(options: Options) -> None:
+    """Refuse shares that are none, and what needs a mean without one."""
+    for name in ("center", "decorrelate"):
+        if getattr(options, name) is not None:
+            expect_share(name, getattr(options, name), "the share of the budget that goes into it")
+    if options.center_rank is not None:
+        expect_count("center_rank", options.center_rank, "4 suits scattering features")
+    together = options.center is not None and options.standardize is not None
+    expect(not together, "standardize or center", "both of them", "leave one of them out")
+    for name in ("center_rank", "decorrelate"):
+        given = getattr(options, name)
+        expect(given is None or options.center is not None, f"center beside {name}", None, "give center = 0.05, say")
 
 
 @dataclass(frozen=True)
@@ -236,7 +264,7 @@ def _expect_model(model: object) -> None:
 def _expect_local_work(method: Method, task: Task, rounds: int) -> None:
     """A round's batches of one client are laid out at once, so there is a limit to what they may hold."""
     largest, batching = max(task.population.counts.tolist(), default=0), method.local.batching
-    samples = batching.most_steps(largest, rounds, 1) * min(batching.batch_size, largest)
+    samples = batching.most_steps(largest, rounds, 1) * batching.usual_size(largest)
     remedy = "take fewer steps or epochs in a round, and more rounds"
     expect(samples <= MOST_LOCAL, f"at most {MOST_LOCAL:,} samples a client and round, batch by batch", samples, remedy)
 

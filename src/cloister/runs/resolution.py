@@ -45,11 +45,12 @@ def method_facts(catalogue: Catalogue, values: Mapping[str, Any]) -> MethodFacts
     return facts_when_made(name, values)
 
 
-def known_keys(catalogue: Catalogue, values: Mapping[str, Any]) -> set[str]:
-    """The keys of the parts that are chosen here, and of every run."""
+def keys_by_name(catalogue: Catalogue, values: Mapping[str, Any]) -> dict[str, Key]:
+    """The keys of a run with these values: which choices it has, those of each choice, and those of every run."""
     chosen = _chosen(catalogue, values, catalogue.part_names(values))
-    keys = [key for part, option in chosen.items() for key in catalogue.keys_of(part, option)]
-    return {*chosen, *(key.name for key in (*keys, *catalogue.run))}
+    keys = [Key(part, "choice", str, option, PARTS[part].help) for part, option in chosen.items()]
+    keys += [key for part, option in chosen.items() for key in catalogue.keys_of(part, option)]
+    return {key.name: key for key in (*keys, *catalogue.run)}
 
 
 def grouped_keys(catalogue: Catalogue, values: Mapping[str, Any]) -> dict[str, list[Key]]:

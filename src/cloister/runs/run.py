@@ -160,7 +160,7 @@ def _now_and_then(ready: Ready, task: Task) -> int:
     passed = (
         float(sizes.mean()) * batching.local_epochs
         if batching.local_epochs
-        else (batching.local_steps or 1) * batching.batch_size
+        else (batching.local_steps or 1) * batching.usual_size(max(int(sizes.max()), 1))
     )
     rounds = batching.by_round or (1,)
     trained = 3 * passed * sum(rounds) / len(rounds) * ready.fed.denominator

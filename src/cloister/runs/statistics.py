@@ -1,9 +1,10 @@
-"""What is released before the first round: a private mean and variance of the inputs, and what a method asks for."""
+"""What is released before the first round: private statistics of the inputs, and what a method asks for."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
+from cloister.client.standardization import InputQuery
 from cloister.core import Tensors
 from cloister.privacy.ledger import Ledger
 from cloister.round.queries import Query, ask
@@ -14,19 +15,23 @@ BEFORE_TRAINING = 0
 
 
 def statistics(ready: Ready, ledger: Ledger) -> Tensors:
-    """Ask everybody, and set center and scale of the inputs by the answer; they are returned, to be kept."""
-    standardization, fed = ready.standardization, ready.fed
-    assert standardization is not None
+    """Ask everybody, and set by the answers how inputs are seen; what was released is returned, to be kept.
 
-    def vectors(inputs: Tensor, labels: Tensor) -> Tensor:
-        return standardization.moments(inputs)
+    A query may use the answers to those before it.
+    """
+    learned, fed = ready.standardization, ready.fed
+    assert learned is not None
+    for asked in learned.queries:
+        noises = ready.noise_of_query(asked.name)
 
-    noises = ready.noise_of_query("statistics")
-    query = Query("statistics", standardization.length, vectors, noises)
-    charges = ready.queries.charges(noises, fed.population.counts.tolist())
-    found = ask(fed, ledger, query, charges, fed.population, BEFORE_TRAINING)
-    standardization.set_from(found.mean, found.noise)
-    return standardization.released()
+        def vectors(inputs: Tensor, labels: Tensor, of: InputQuery = asked) -> Tensor:
+            return of.vectors(inputs)
+
+        query = Query(asked.name, asked.length, vectors, noises, asked.second_moments)
+        charges = ready.queries.charges(noises, fed.population.counts.tolist())
+        found = ask(fed, ledger, query, charges, fed.population, BEFORE_TRAINING)
+        asked.receive(found.mean, found.noise)
+    return learned.released()
 
 
 def first_answer(ready: Ready, ledger: Ledger) -> Tensors:

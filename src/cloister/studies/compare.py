@@ -1,174 +1,137 @@
-"""Many methods side by side, on the same data, at the same epsilons: one file says which.
-
-epsilons = [8.0, 2.0]          the privacy budgets; every private method is run at each
-[shared]                       keys of every run
-[methods.NAME]                 one method a table, with the keys that are its own; `method` where NAME is a label, such
-                               as that of a method of another package: method = "package.module:function"
-"""
+"""A comparison: its cells, what came of them, and what that tells."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from cloister.errors import CloisterError, expect, nearest
-from cloister.runs.config import Experiment, build, method_info
-from cloister.runs.config_file import load
-from cloister.runs.folder import RunFolder
-from cloister.runs.resolution import known_keys
-from cloister.runs.signatures import introspected
+from cloister.errors import expect
+from cloister.runs.files import write_atomically
+from cloister.runs.report.comparison import Compared, compared, series_name
+from cloister.studies import tables
+from cloister.studies.cells import Cell
+from cloister.studies.execution import CellsFailed, run_cells
+from cloister.studies.planning import Source, planned
+from cloister.studies.plots import comparison_plot
+from cloister.studies.results import FILE, write_results
+from cloister.studies.rows import Group, Row, ranked, rows_of
+from cloister.studies.settings import differing
+from cloister.studies.statistics import CONFIDENCE, Difference, paired
+
+if TYPE_CHECKING:
+    import pandas
+
+Jobs = int | Literal["auto"]
 
 
-@dataclass(frozen=True)
-class Planned:
-    """One run that has not begun."""
+def compare(
+    source: Source,
+    /,
+    folder: str | Path,
+    *,
+    jobs: Jobs = "auto",
+    threads: int = 1,
+    progress: bool | None = None,
+    quiet: bool = False,
+    **overrides: Any,
+) -> Comparison:
+    """Run every cell of a comparison, or what is left of it, and say what came of it.
 
-    label: str
-    epsilon: float | None
-    experiment: Experiment
+    Args:
+        source: a file, as `cloister compare` takes it, or a mapping with what one would hold: the keys of a run, or
+            epsilons, shared and methods.
+        folder: where the runs and results.json are kept; a comparison that was interrupted goes on there.
+        jobs: how many runs at a time; "auto": as many as cores and memory allow.
+        threads: of each.
+        overrides: keys of every run. A list runs each of its values: seed=[0, 1, 2].
+
+        found = cl.compare("experiments/digits-methods.toml", "runs/methods", seed=[0, 1, 2, 3, 4])
+        print(found.table("latex"))
+        found.paired("dp_fedsam", "dp_fedavg", epsilon=8.0).verdict
+    """
+    comparison = Comparison(planned(source, overrides), Path(folder))
+    for _ in comparison.run(jobs, threads=threads, progress=progress, quiet=quiet):
+        pass
+    return comparison
+
+
+class Comparison:
+    """Cells, and what came of those that have ended."""
+
+    def __init__(self, cells: Sequence[Cell], folder: Path) -> None:
+        self.cells = tuple(cells)
+        self.folder = folder
+        self.failures: dict[str, str] = {}
+        """By folder, why a run failed."""
+        self.settings = differing(cells)
+        """By series, the settings in which they differ."""
+        self._found: dict[str, Compared] = {}
+
+    def __repr__(self) -> str:
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        return f"<Comparison: {len(self._found)} of {len(self.cells)} runs{failed}, in {self.folder}>"
+
+    def run(self, jobs: Jobs = 1, *, command: str = "", **options: Any) -> Iterator[tuple[Cell, Compared]]:
+        """Run what is left, and give each cell with its result as it ends; then write the results. Options are those
+        of `run_cells`. Where cells failed, the results of the others are written before `CellsFailed` is raised."""
+        try:
+            for cell, folder in run_cells(self.cells, self.folder, jobs, **options):
+                settings = self.settings[series_name(cell.label, cell.swept)]
+                found = compared(cell.label, cell.epsilon, folder, settings, cell.swept)
+                self._found[cell.folder] = found
+                yield cell, found
+        except CellsFailed as error:
+            self.failures = error.failures
+            self.write(command)
+            raise
+        self.write(command)
 
     @property
-    def folder(self) -> str:
-        """Its folder's name."""
-        name = self.label.replace(" ", "-")
-        return name if self.epsilon is None else f"{name}-epsilon-{self.epsilon:g}"
+    def results(self) -> list[Compared]:
+        """Run by run, in the order of the cells."""
+        return list(self._by_folder().values())
 
+    def _by_folder(self) -> dict[str, Compared]:
+        return {cell.folder: self._found[cell.folder] for cell in self.cells if cell.folder in self._found}
 
-def planned(path: Path, overrides: list[str]) -> list[Planned]:
-    """Every run that the file asks for, built before the first one starts."""
-    over = load(None, overrides)
-    values = {**load(path), **({"epsilons": over.pop("epsilons")} if "epsilons" in over else {})}
-    unknown = set(values) - {"epsilons", "shared", "methods"}
-    methods: Any = values.get("methods")
-    epsilons = _epsilons(values.get("epsilons", []))
-    if unknown or not isinstance(methods, Mapping) or not methods:
-        raise CloisterError(
-            f"Expected epsilons, a table [shared] and tables [methods.NAME] in {path}, found "
-            f"{', '.join(values) or 'nothing'}: see experiments/digits-methods.toml."
-        )
-    shared = _table(values.get("shared", {}), "shared")
-    _refuse_misplaced({**shared, **over})
-    found: list[Planned] = []
-    used: set[str] = set()
-    for label, table in methods.items():
-        own = {"method": label, **_table(table, label)}
-        keys = {**shared, **own, **over}
-        known = known_keys(introspected(), keys)
-        used |= known
-        keys = {key: value for key, value in keys.items() if key in known or key in own}
-        private = method_info(keys).unit != "nobody"
-        budgets: list[dict[str, Any]] = [{"epsilon": e} for e in epsilons] if private else [{}]
-        if not private:
-            keys.pop("delta", None)
-        found += [Planned(label, budget.get("epsilon"), _built(label, {**keys, **budget})) for budget in budgets]
-    for key in {**shared, **over}:
-        expect(key in used, "keys that some method of the comparison has", key, nearest(key, used))
-    _expect_apart(found)
-    return found
+    @property
+    def rows(self) -> list[Row]:
+        """Runs that differ in their seed alone, taken together."""
+        return rows_of(self.results)
 
+    def table(self, format: tables.Format = "markdown") -> str:
+        """Mean, spread, epsilon and every setting that differs: as markdown, csv, latex or text."""
+        return tables.table(self.rows, format)
 
-def _epsilons(found: Any) -> list[float]:
-    """The budgets that a file asks for."""
-    remedy = "write epsilons = [8.0, 2.0] on top"
-    expect(isinstance(found, list), "epsilons to be a list of numbers", found, remedy)
-    for one in found:
-        number = isinstance(one, (int, float)) and not isinstance(one, bool)
-        expect(number and 0 < one < math.inf, "epsilons to be positive numbers", one, remedy)
-    return [float(one) for one in found]
+    def to_pandas(self) -> pandas.DataFrame:
+        """The same as a data frame, with all digits."""
+        return tables.to_pandas(self.rows)
 
+    def ranking(self, confidence: float = CONFIDENCE) -> list[Group]:
+        """For each epsilon, rows by their mean, and which are not distinguishable from the best."""
+        return ranked(self.rows, confidence)
 
-def _built(label: str, keys: Mapping[str, Any]) -> Experiment:
-    try:
-        return build(keys)
-    except CloisterError as error:
-        raise type(error)(f"In [methods.{label}]: {error}") from error
+    def paired(
+        self, first: str, second: str, epsilon: float | None = None, confidence: float = CONFIDENCE
+    ) -> Difference:
+        """How much better one row is than another, over their common seeds; rows are named as in the ranking."""
+        rows = [row for row in self.rows if row.series in (first, second)]
+        asked = {row.target for row in rows} if epsilon is None else {epsilon}
+        remedy = "say at which epsilon=... they are compared"
+        expect(len(asked) <= 1, "one epsilon", sorted(asked, key=str), remedy)
+        here = {row.series: row.scores for row in rows if row.target in asked}
+        names = ", ".join(dict.fromkeys(row.series for row in self.rows))
+        for name in (first, second):
+            expect(name in here, f"one of {names}, with results at this epsilon", name, "name a row of the table")
+        return paired(here, first, second, confidence)
 
-
-def _refuse_misplaced(shared: Mapping[str, Any]) -> None:
-    for key, remedy in (("epsilon", "write epsilons = [8.0, 2.0] on top"), ("method", "name it as [methods.NAME]")):
-        expect(key not in shared, "keys that all runs share", key, remedy)
-
-
-def _expect_apart(runs: list[Planned]) -> None:
-    """Every run has a folder of its own, inside the comparison's."""
-    expect(bool(runs), "at least one run", "epsilons without a number", "write epsilons = [8.0, 2.0] on top")
-    names = [run.folder for run in runs]
-    remedy = "rename [methods.NAME], and say in it which method it is (method = ...)"
-    for run in runs:
-        plain = re.fullmatch(r"[\w. -]+", run.label) and not run.label.startswith(".")
-        expect(bool(plain), "a name of letters, digits, spaces, dots and dashes", run.label, remedy)
-        expect(names.count(run.folder) == 1, "runs with folders of their own", run.folder, "give it another name")
-
-
-def _table(value: Any, name: str) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise CloisterError(f"Expected [{name}] to be a table of keys, found {value!r}: write one key a line below it.")
-
-
-def compare(runs: list[Planned], folder: Path) -> Iterator[tuple[Planned, RunFolder]]:
-    """Run them one after the other, each into a folder of its own.
-
-    What was interrupted goes on where it stopped: runs that are there already, with the same settings, are taken as
-    they are. A folder that holds anything else is refused before the first run starts.
-    """
-    expect_own(folder, runs)
-    for run in runs:
-        own = folder / run.folder
-        begun = own.exists()
-        if not begun or not RunFolder.open(own).finished:
-            run.experiment.start(folder=own, config=run.experiment.toml, progress=None, resume=begun)
-        yield run, RunFolder.open(own)
-
-
-RESULTS = ("compare.json", "compare.png", "demo.json", "demo.png")
-"""What is written beside the runs."""
-
-
-def expect_own(folder: Path, runs: list[Planned]) -> None:
-    """Refuse a folder in which there is anything but these runs, with these settings, and what came of them."""
-    if not folder.exists():
-        return
-    remedy = "choose another --folder, or leave it out"
-    if not folder.is_dir():
-        raise CloisterError(f"Expected a new folder, found that {folder} is a file: {remedy}.")
-    names = {run.folder: run for run in runs}
-    # A run that was killed while its folder was laid out leaves a draft, which is in nobody's way.
-    draft = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.[0-9a-f]+(\.cloister-draft)?")
-    for path in sorted(folder.iterdir()):
-        if path.name.removesuffix(".new") in RESULTS or draft.fullmatch(path.name):
-            continue
-        if path.name not in names or not (path / "config.toml").is_file():
-            raise CloisterError(
-                f"Expected a new folder, or one with these runs alone, found {path.name} in {folder}: {remedy}."
-            )
-        if (path / "config.toml").read_text() != names[path.name].experiment.toml:
-            raise CloisterError(f"Expected the settings with which {path} was run, found others: {remedy}.")
-
-
-def differing(runs: list[Planned]) -> dict[str, dict[str, Any]]:
-    """By label, the settings in which the runs differ beyond method and epsilon: keys of all runs, and keys that
-    several methods have. A method that lacks a key of the others has None there."""
-    values = {run.label: run.experiment.values for run in runs}
-    keys = dict.fromkeys(key for own in values.values() for key in own if key not in _NOT_COMPARED)
-    common = {key.name for key in introspected().method_keys("dp_fedavg")} | {
-        "cohort",
-        "sampling_rate",
-        "clients_per_round",
-        "rounds",
-    }
-    found: list[str] = []
-    for key in keys:
-        given = [own[key] for own in values.values() if key in own]
-        missing = key in common and key != "mode" and len(given) < len(values)  # without a mode, a method is sound
-        if missing or any(one != given[0] for one in given):
-            found.append(key)
-    return {label: {key: own.get(key) for key in found} for label, own in values.items()}
-
-
-_NOT_COMPARED = ("method", "epsilon", "delta", "noise", "noise_multiplier")
-"""What makes a method, or says how private it is."""
+    def write(self, command: str = "") -> None:
+        """results.json, the tables and the picture, beside the runs."""
+        if not self._found:
+            return
+        found, rows = self._by_folder(), self.rows
+        write_results(self.folder / FILE, {cell.folder: cell for cell in self.cells}, found, self.failures, command)
+        for name, form in tables.FILES.items():
+            write_atomically(self.folder / name, tables.table(rows, form).encode())
+        comparison_plot(rows, self.folder / "compare.png")

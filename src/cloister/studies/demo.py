@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cloister.runs.config import build
-from cloister.studies.compare import Planned
+from cloister.studies.cells import Cell
 
 SHARED: dict[str, Any] = {
     "data": "digits",
@@ -24,7 +24,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def planned(seed: int = 0) -> list[Planned]:
+def planned(seed: int = 0) -> list[Cell]:
     """The variants, none of which has begun."""
     made = {label: build({**SHARED, **keys, "seed": seed}) for label, keys in VARIANTS.items()}
-    return [Planned(label, None, experiment) for label, experiment in made.items()]
+    return [Cell(label, {}, experiment) for label, experiment in made.items()]

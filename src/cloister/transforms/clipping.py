@@ -43,6 +43,41 @@ def clip_l2(clip_norm: float) -> Transform:
     )
 
 
+def normalize_l2(clip_norm: float) -> Transform:
+    """Scale every update to norm S, shorter ones up: u * S / ||u||_2. Zero stays zero.
+
+    Guarantee: that of `clip_l2`. Where noise is large, clients whose updates are short lose least by it.
+    """
+    expect_positive("clip_norm", clip_norm, "choose the norm to which updates are scaled")
+
+    def clipped(update: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        norm = _measured(update)[2]
+        limit = torch.tensor(clip_norm, dtype=torch.float64).to(norm)
+        return norm, limit, torch.where(norm > 0, limit / norm, 1.0)
+
+    return Transform(
+        "normalize_l2",
+        {"clip_norm": clip_norm},
+        lambda update, context: scale_to_norm(update, clip_norm),
+        lambda known, layout: Sensitivity(clip_norm, known.length),
+        stays_finite=True,
+        clipped=clipped,
+    )
+
+
+def scale_to_norm(update: Tensor, norm: float) -> Tensor:
+    """The vector, scaled to this norm, up to rounding and never above; zero stays zero.
+
+    >>> scale_to_norm(torch.tensor([0.03, 0.04]), 1.0)
+    tensor([0.6000, 0.8000])
+    """
+    if not update.shape[0]:
+        return update
+    direction, short, found = _measured(update)
+    factor = (_safely_below(norm, update) * short).clamp(max=torch.finfo(direction.dtype).max)
+    return torch.where(found > 0, (direction * factor.to(direction.dtype)).to(update.dtype), update)
+
+
 def _factor(update: Tensor, limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The norm of an update, the norm S that it is clipped to, and the factor min(1, S / norm) of that."""
     norm = _measured(update)[2]

@@ -91,6 +91,36 @@ def _masked(
     return Transform(name, settings, encode, sensitivity, decode, broadcast=broadcast)
 
 
+def common_part(keep_fraction: float) -> Transform:
+    """Send the k coordinates that all clients of a round train, the same for everybody, and no others (Fed-SPA in a
+    secure sum). The server draws them, tells them as a vector of ones and zeros ("active"), and scales by d/k.
+
+    Whoever is given an update keeps within these coordinates: the bound that is known of it stays.
+    """
+    expect_fraction("keep_fraction", keep_fraction)
+
+    def broadcast(streams: Streams, round: int, context: Context, state: State) -> State:
+        size = context.size
+        mask = streams.subset(kept_of(size, keep_fraction), size, context.w.device, "mask", round)
+        return {"mask": mask, "active": context.w.new_zeros(size).index_fill(0, mask, 1.0)}
+
+    def decode(total: Tensor, context: Context, state: State) -> tuple[Tensor, State]:
+        scaled = total * (context.size / kept_of(context.size, keep_fraction))
+        return total.new_zeros(context.size).index_copy(0, context.broadcast["mask"], scaled), {}
+
+    def sensitivity(known: Sensitivity, layout: Layout) -> Sensitivity:
+        return Sensitivity(known.l2, None if known.length is None else kept_of(known.length, keep_fraction))
+
+    return Transform(
+        "common_part",
+        {"keep_fraction": keep_fraction},
+        lambda update, context: update.index_select(0, context.broadcast["mask"]),
+        sensitivity,
+        decode,
+        broadcast=broadcast,
+    )
+
+
 def active_part(keep_fraction: float) -> Transform:
     """Send the coordinates that the client was training, and no others: which they are, the server knows (Fed-SPA)."""
     expect_fraction("keep_fraction", keep_fraction)

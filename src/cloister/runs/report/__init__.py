@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from cloister.runs.report.comparison import (
         Compared,
         compared,
-        comparison_plot,
         comparison_scores_table,
-        comparison_table,
         in_words,
         settings_text,
     )
@@ -37,10 +35,7 @@ if TYPE_CHECKING:
 _DEFINES = {
     "catalogue": ("keys_table", "methods_table"),
     "clients": ("client_scores_table", "client_scores_text", "clients_table"),
-    "comparison": (
-        *("Compared", "compared", "comparison_plot", "comparison_scores_table", "comparison_table", "in_words"),
-        "settings_text",
-    ),
+    "comparison": (*("Compared", "compared", "comparison_scores_table", "in_words", "settings_text"),),
     "measurement_plots": ("Curves", "measurements_plot"),
     "measurements": ("measurements_tables", "measurements_text"),
     "runs": (
@@ -58,9 +53,7 @@ __all__ = [
     "clients_table",
     "communication_text",
     "compared",
-    "comparison_plot",
     "comparison_scores_table",
-    "comparison_table",
     "epsilons_table",
     "expect_plot",
     "figures_table",

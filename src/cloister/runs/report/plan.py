@@ -95,6 +95,8 @@ def _noise(plan: Plan) -> str:
     if plan.protects_samples:
         least = min((row.noise_multiplier for row in plan.rows), default=plan.noise_multiplier)
         between = f"{least:.4f} to " if least < plan.noise_multiplier else ""
+        if plan.method.local.sample_l2 is not None:
+            return f"{plan.noise_multiplier:.4f} x clip, on the sum of all clients' batches in a round"
         where = "in every step" if plan.method.local.private is not None else "on every message"
         return f"{between}{plan.noise_multiplier:.4f} x clip, {where} of a client"
     return f"{plan.noise_multiplier:.4f} x clip, on the sum of {plan.expected:g} updates (expected)"

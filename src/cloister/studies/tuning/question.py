@@ -103,7 +103,7 @@ class Question:
 
     def run(self, values: Mapping[str, Any], task: Task, **options: Any) -> Run:
         """One run on some data."""
-        found: Run = build(values, task).start(**options)
+        found: Run = build(values, task=task).start(**options)
         return found
 
     def plan(self, values: Mapping[str, Any], task: Task) -> Plan:

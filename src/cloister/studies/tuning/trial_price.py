@@ -32,7 +32,8 @@ _LEAST_SHARE = 2.0**-9
 """A trial's epsilon is at least so much of the whole: with less there is nothing to select."""
 
 _QUERIES = (
-    *("validation", "validation_share", "validation_fraction", "evaluate_every", "standardize"),
+    *("validation", "validation_share", "validation_fraction", "evaluate_every"),
+    *("standardize", "center", "center_rank", "decorrelate"),
     *("patience", "restore_best", "min_delta"),
 )
 """Keys of what is asked beside training, for a share of the budget."""

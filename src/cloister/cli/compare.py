@@ -1,0 +1,92 @@
+"""`cloister compare`: many runs side by side, as a file and lists of values ask for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from cloister.cli.output import file_and_words, interruptible, new_folder, print_table, program, say
+from cloister.errors import CloisterError
+
+if TYPE_CHECKING:
+    from cloister.studies.compare import Comparison
+
+_MOST_LISTED = 60
+"""Runs that are also shown one by one."""
+
+
+def compare(
+    ctx: typer.Context,
+    folder: Annotated[Path | None, typer.Option(help="Where to keep the runs [default: runs/compare-TIME].")] = None,
+    jobs: Annotated[str, typer.Option(help="Runs at a time; auto: as many as cores and memory allow.")] = "auto",
+    threads: Annotated[int, typer.Option(help="Threads of a run; another number rounds otherwise.")] = 1,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar, and no line for every run.")] = False,
+) -> None:
+    """Many runs on the same data: methods, epsilons, seeds, values of any key; with means, intervals and a ranking.
+
+    \b
+    cloister compare experiments/digits-methods.toml                       methods at the same epsilons, as a file says
+    cloister compare experiments/digits-methods.toml seed=[0,1,2,3,4]      the same over five seeds
+    cloister compare experiments/digits.toml lr=[0.3,1] epsilons=[2,8]     one run's file, over values of its keys
+
+    KEY=VALUE is for every run, and KEY=[VALUE,VALUE] runs each value. A key whose own value may be a list takes a list
+    of lists. With the folder of a comparison that was interrupted, it goes on. In the folder: results.json, the table
+    as table.md, table.csv and table.tex, and compare.png.
+    """
+    from cloister.runs.config_file import load
+
+    file, words = file_and_words(ctx.args)
+    if file is None:
+        raise CloisterError("Expected a file with methods to compare, found none: try experiments/digits-methods.toml.")
+    load(file, words)  # refuses what cannot be read before anything heavy is imported
+    count = _jobs(jobs)
+    from cloister.runs import report
+    from cloister.studies.compare import Comparison
+    from cloister.studies.execution import CellsFailed
+    from cloister.studies.planning import planned
+
+    path = folder or new_folder("compare")
+    command = " ".join(["cloister compare", str(file), *words])
+    comparison = Comparison(planned(file, words), path)
+    try:
+        with interruptible(path, f"the same command with --folder {path} goes on from here"):
+            for cell, found in comparison.run(count, command=command, threads=threads, quiet=quiet):
+                if not quiet:
+                    say(f"{cell.folder}: {report.in_words(found)}", err=True)
+    except CellsFailed as failed:
+        for name, why in failed.failures.items():
+            say(f"failed: {name}: {why}", err=True)
+        raise
+    finally:
+        _show(comparison)
+    say(f"\nplot: {path / 'compare.png'}; tables: {path / 'table.md'}, .csv, .tex; figures: {path / 'results.json'}")
+    say(f"what each was promised: {program()} show {path}/NAME")
+
+
+def _show(comparison: Comparison) -> None:
+    """What there is so far."""
+    from cloister.runs import report
+    from cloister.studies.ranking_text import ranking_text
+    from cloister.studies.tables import rich_table
+
+    rows = comparison.rows
+    if not rows:
+        return
+    print_table(rich_table(rows))
+    if len(comparison.results) <= _MOST_LISTED:
+        say("")
+        print_table(report.comparison_scores_table(comparison.results))
+    text = ranking_text(comparison.ranking())
+    if text:
+        say(text)
+    say(report.settings_text(comparison.settings))
+
+
+def _jobs(words: str) -> int | Literal["auto"]:
+    if words == "auto":
+        return "auto"
+    if not words.isdecimal() or int(words) < 1:
+        raise CloisterError(f"Expected --jobs to be a number of at least 1, or auto, found {words!r}: give one.")
+    return int(words)

@@ -1,0 +1,190 @@
+"""Running the cells of a study: what is done is skipped, what was interrupted goes on, what fails loses nothing else.
+
+A cell computes the same bits whatever the number of jobs, because every job has the same number of threads. It is what
+`cloister run` computes with the same keys on as many threads (OMP_NUM_THREADS=1).
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from cloister.errors import CloisterError, expect, expect_count, note
+from cloister.runs.callbacks import Callback, Record
+from cloister.runs.config import Experiment
+from cloister.runs.files import write_atomically
+from cloister.runs.folder import RunFolder
+from cloister.studies.cells import Cell, expect_apart
+from cloister.studies.pool import Failure, WorkerPool
+from cloister.studies.progress import CellProgress
+from cloister.studies.resources import jobs_for
+
+ERRORS = "errors.txt"
+"""Beside the runs: what went wrong in those that failed, in full."""
+
+RESULTS = (
+    *("results.json", "table.md", "table.csv", "table.tex", "compare.png", "report.html", ERRORS),
+    *("demo.json", "demo.png", "compare.json"),
+)
+"""What is written beside the runs; the last by earlier versions."""
+
+
+class CellsFailed(CloisterError):
+    """Some runs of a study failed; the others are complete."""
+
+    def __init__(self, failures: Mapping[str, str], total: int) -> None:
+        self.failures = dict(failures)
+        """By folder: why."""
+        first = "; ".join(f"{folder}: {why}" for folder, why in list(failures.items())[:1])
+        super().__init__(
+            f"Expected all {total} runs to end, found that {len(failures)} failed ({first}): correct the cause and "
+            "give the same command with the same folder, which goes on with what is left."
+        )
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    folder: Path,
+    jobs: int | Literal["auto"] = 1,
+    *,
+    threads: int = 1,
+    progress: bool | None = None,
+    quiet: bool = False,
+    beside: Sequence[str] = (),
+) -> Iterator[tuple[Cell, RunFolder]]:
+    """Run them, each into a folder of its own inside `folder`, and give each when it has ended.
+
+    Args:
+        jobs: how many at a time. One runs in this process; more run in processes of their own, each of which computes
+            one cell after the other. "auto": as many as cores and memory allow.
+        threads: of every job. Another number rounds sums in another order, so that the results differ by that.
+        progress: show a bar over all cells; by default only on a terminal.
+        quiet: neither a bar nor the runs' notes.
+        beside: names of files that may lie in the folder beside the runs and their results.
+
+    Cells that are there already, with the same settings, are given as they are. A folder that holds anything else is
+    refused before the first cell starts. When all others have ended, cells that failed raise `CellsFailed`.
+    """
+    expect_apart(cells)
+    expect_count("threads", threads, "1 suits many small runs")
+    if jobs != "auto":
+        expect_count("jobs", jobs, 'how many runs at a time, or "auto"')
+    expect_own(folder, cells, beside)
+    done = {cell.folder for cell in cells if _has_ended(folder / cell.folder)}
+    left = [cell for cell in cells if cell.folder not in done]
+    count = min(jobs_for(left, threads) if jobs == "auto" else jobs, max(len(left), 1))
+    failures: dict[str, Failure] = {}
+    bar = CellProgress(False if quiet else progress, cells, done, count)
+    with bar:
+        yield from ((cell, RunFolder.open(folder / cell.folder)) for cell in cells if cell.folder in done)
+        run = _in_this_process if count == 1 else _in_workers
+        for cell, failure, notes in run(left, folder, count, threads, bar):
+            for text in () if quiet else notes:
+                note(text)
+            bar.ended(cell, failure is not None)
+            if failure is None:
+                yield cell, RunFolder.open(folder / cell.folder)
+            else:
+                failures[cell.folder] = failure
+                _write_errors(folder, failures)
+    if failures:
+        raise CellsFailed({name: failure.message for name, failure in failures.items()}, len(cells))
+    (folder / ERRORS).unlink(missing_ok=True)
+
+
+Ended = Iterator[tuple[Cell, Failure | None, Sequence[str]]]
+
+
+def _in_this_process(cells: Sequence[Cell], folder: Path, jobs: int, threads: int, bar: CellProgress) -> Ended:
+    """One after the other, right here; notes are given as they come."""
+    for cell in cells:
+        failure = None
+        with _threads(threads):
+            try:
+                run_cell(cell.experiment, folder / cell.folder, partial(bar.at, cell))
+            except Exception as error:
+                failure = Failure.of(error, traceback.format_exc())
+        yield cell, failure, ()
+
+
+def _in_workers(cells: Sequence[Cell], folder: Path, jobs: int, threads: int, bar: CellProgress) -> Ended:
+    """Several at a time, in processes that are gone when this is left, however that happens."""
+    said: set[str] = set()
+    with WorkerPool(jobs, threads) as pool:
+        for cell, failure, notes in pool.run(cells, folder, bar.at):
+            new = [text for text in notes if text not in said]  # all cells of a study would say the same
+            said.update(new)
+            yield cell, failure, new
+
+
+class _Rounds(Callback):
+    """A callback that tells how many rounds are done."""
+
+    def __init__(self, tell: Callable[[int], None]) -> None:
+        self.tell = tell
+
+    def on_round(self, record: Record) -> None:
+        self.tell(record.round)
+
+
+def run_cell(experiment: Experiment, path: Path, tell: Callable[[int], None]) -> None:
+    """Run it from the start, or from where it stopped."""
+    try:
+        experiment.start(
+            folder=path, config=experiment.toml, progress=False, resume=path.exists(), callbacks=[_Rounds(tell)]
+        )
+    finally:
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # graphs and their memory pools are of no use to the next
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _has_ended(path: Path) -> bool:
+    return path.exists() and RunFolder.open(path).finished
+
+
+def _write_errors(folder: Path, failures: Mapping[str, Failure]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(f"{name}\n{failure.details}" for name, failure in failures.items())
+    write_atomically(folder / ERRORS, text.encode())
+
+
+def expect_own(folder: Path, cells: Sequence[Cell], beside: Sequence[str] = ()) -> None:
+    """Refuse a folder in which there is anything but these runs, with these settings, and what came of them."""
+    expect(bool(cells), "at least one run", "none", "name some methods, and epsilons = [8.0, 2.0] on top")
+    if not folder.exists():
+        return
+    remedy = "choose another --folder, or leave it out"
+    if not folder.is_dir():
+        raise CloisterError(f"Expected a new folder, found that {folder} is a file: {remedy}.")
+    names = {cell.folder: cell for cell in cells}
+    # A run that was killed while its folder was laid out leaves a draft, which is in nobody's way.
+    draft = re.compile(r"\.(?P<name>.+)\.[0-9a-f]+(\.cloister-draft)?")
+    for path in sorted(folder.iterdir()):
+        half = draft.fullmatch(path.name)
+        if path.name.removesuffix(".new") in (*RESULTS, *beside) or (half and half["name"] in names):
+            continue
+        if path.name not in names or not (path / "config.toml").is_file():
+            raise CloisterError(
+                f"Expected a new folder, or one with these runs alone, found {path.name} in {folder}: {remedy}."
+            )
+        if (path / "config.toml").read_text() != names[path.name].experiment.toml:
+            raise CloisterError(f"Expected the settings with which {path} was run, found others: {remedy}.")

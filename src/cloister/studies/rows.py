@@ -1,0 +1,113 @@
+"""The rows of a study's table: runs that differ in their seed alone, taken together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloister.runs.metric_text import SMALLER_IS_BETTER
+from cloister.runs.report.comparison import Compared, series_name
+from cloister.studies.statistics import Ranked, Scores, Summary, ranking, summary
+
+
+@dataclass(frozen=True)
+class Row:
+    """Some runs that differ in their seed alone."""
+
+    label: str
+    swept: Mapping[str, Any]
+    """The keys that vary within the study, with their values here; all but the seed."""
+    runs: tuple[Compared, ...]
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Columns of a table beside ours, such as what a paper reports."""
+
+    @property
+    def series(self) -> str:
+        """The label with what is swept beside epsilon."""
+        return series_name(self.label, self.swept)
+
+    @property
+    def target(self) -> float | None:
+        """The epsilon that was asked for, where it was one number."""
+        return self.runs[0].target
+
+    @property
+    def monitor(self) -> str:
+        """The metric that was watched."""
+        return self.runs[0].monitor
+
+    @property
+    def scores(self) -> Scores:
+        """By seed, of the runs that have one."""
+        return {run.seed: run.score for run in self.runs if run.score is not None}
+
+    @property
+    def about(self) -> Summary | None:
+        """Mean and spread; None where no run has a score."""
+        return summary(list(self.scores.values())) if self.scores else None
+
+    @property
+    def private(self) -> bool:
+        """Whether every run has a guarantee."""
+        return self.epsilon is not None
+
+    @property
+    def epsilon(self) -> float | None:
+        """The largest certified epsilon of its runs; None where some has no bound."""
+        found = [run.epsilon for run in self.runs]
+        known = [one for one in found if one is not None]
+        return max(known) if len(known) == len(found) else None
+
+    @property
+    def delta(self) -> float | None:
+        """The largest delta at which that holds."""
+        return max(run.delta for run in self.runs) if self.private else None
+
+
+def rows_of(runs: Iterable[Compared]) -> list[Row]:
+    """Rows in the order in which their first runs come."""
+    groups: dict[str, list[Compared]] = {}
+    for run in runs:
+        groups.setdefault(json.dumps([run.label, _row_keys(run.swept)]), []).append(run)
+    return [Row(own[0].label, _row_keys(own[0].swept), tuple(own)) for own in groups.values()]
+
+
+def _row_keys(swept: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in swept.items() if key != "seed"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that are compared with one another, in order."""
+
+    title: str
+    """At which epsilon."""
+    monitor: str
+    order: list[Ranked]
+
+
+def ranked(rows: Iterable[Row], confidence: float = 0.95) -> list[Group]:
+    """Rows at the same epsilon, ranked; what has no guarantee is ranked by itself, and so is every metric."""
+    groups: dict[tuple[str, str], dict[str, Scores]] = {}
+    for row in rows:
+        if row.scores:
+            groups.setdefault((_title(row), row.monitor), {})[row.series] = row.scores
+    return [
+        Group(
+            title,
+            monitor,
+            ranking(scores, larger_is_better=monitor not in SMALLER_IS_BETTER, confidence=confidence),
+        )
+        for (title, monitor), scores in groups.items()
+    ]
+
+
+def _title(row: Row) -> str:
+    if not row.private:
+        return "without privacy"
+    if row.target is not None:
+        return f"at epsilon {row.target:g}"
+    asked = row.swept.get("epsilon")
+    return "at epsilons of their own" if asked is None else f"at epsilons {asked}"

@@ -1,0 +1,165 @@
+"""A private mean and private second moments of the inputs: what is released, what it costs, and what inputs become."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import cloister as cl
+from cloister.client.centering import Centering
+from cloister.client.preprocessing import plain
+from cloister.errors import CloisterError, Corrupted
+from cloister.privacy.accountant import epsilon as epsilon_of
+from cloister.privacy.events import Gaussian
+from cloister.privacy.ledger import Ledger
+from cloister.round.queries import Query, ask
+from cloister.runs import statistics as released_before_training
+from conftest import federation, killed_in_round, prepared, toy_task
+
+CLIENTS = cl.methods.dp_fedavg(clip_norm=0.5, lr=0.1, local_steps=1)
+SAMPLES = cl.methods.pfl(clip_norm=0.5, lr=0.1, batch_size=100, momentum=0.0)
+SUMS = cl.methods.pfl(clip_norm=0.5, lr=0.1, trust="sum", sample_rate=1.0, momentum=0.0)
+
+
+def skewed(sizes=(30, 20, 40), shape=(2, 3)):
+    """Inputs with a common part and one direction in which they vary most."""
+    random = np.random.default_rng(2)
+    owner = np.repeat([f"site {n}" for n in range(len(sizes))], sizes)
+    numbers = math.prod(shape)
+    along = random.normal(size=(len(owner), 1)) * np.eye(numbers)[1] * 3
+    x = 2.0 + along + random.normal(size=(len(owner), numbers)) * 0.5
+    y = (along[:, 1] > 0).astype(int)
+    return cl.data.from_arrays(x.reshape(-1, *shape).astype(np.float32), y, owner, test=0.2, classes=2)
+
+
+def go(method=SAMPLES, **more):
+    usual = {"rounds": 3, "epsilon": 3.0, "delta": 1e-3, "center": 0.1, "decorrelate": 0.2, "engine": "loop"}
+    return cl.run(method, skewed((30, 30, 30)), **{**usual, "progress": False, **more})
+
+
+def reference(task, by_client: bool):
+    """Mean, second moments and the inputs after both, written out in numpy, sample by sample."""
+    people = task.population
+    unit = [x.numpy().ravel().astype(float) / np.linalg.norm(x) for x in people.inputs]
+    owner = np.repeat(np.arange(people.clients), people.counts)
+    weight = 1 / people.counts.numpy()[owner] / people.clients if by_client else np.full(len(unit), 1 / len(unit))
+    mean = sum(w * x for w, x in zip(weight, unit, strict=True))
+    centered = [(x - mean) / np.linalg.norm(x - mean) for x in unit]
+    moments = sum(w * np.outer(x, x) for w, x in zip(weight, centered, strict=True))
+    values, vectors = np.linalg.eigh(moments)
+    seen = []
+    for x in centered:
+        for value, u in zip(values, vectors.T, strict=True):
+            if value > 1e-4:
+                x = x - (1 - math.sqrt(1e-4 / value)) * (x @ u) * u
+        seen.append(x / np.linalg.norm(x))
+    return mean, np.stack(seen)
+
+
+@pytest.mark.parametrize("by_client", [True, False])
+def test_without_noise_inputs_become_what_a_plain_computation_gives(by_client):
+    task = skewed()
+    own = cl.methods.pfl(clip_norm=0.5, lr=0.1, batch_size=100, noise_multiplier=0.0)
+    method = cl.methods.fedavg(lr=0.1, local_steps=1) if by_client else own
+    ready = prepared(method, task, center=0.1, decorrelate=0.1, dtype="float64", delta=None)
+    released_before_training.statistics(ready, Ledger.create(None, "test", {}))
+    mean, seen = reference(task, by_client)
+    np.testing.assert_allclose(ready.standardization.mean.numpy(), mean, atol=1e-6)
+    found = ready.standardization.preprocessing.test(task.population.inputs, torch.float64)
+    np.testing.assert_allclose(found.flatten(1).numpy(), seen, atol=1e-4)
+    assert found.shape == task.population.inputs.shape
+
+
+@pytest.mark.parametrize("method", [CLIENTS, SAMPLES, SUMS], ids=["clients", "samples", "sums"])
+def test_a_run_spends_its_budget_and_says_what_it_released(method):
+    run = go(method)
+    assert 2.9 < run.epsilon <= 3.0
+    assert "a noisy mean of the inputs, each of length 1" in run.certificate.released
+    assert "second moments of the centered inputs" in run.certificate.released
+
+
+def test_shares_add_up_as_gaussian_releases_do():
+    """Full batches: rounds, mean and second moments are Gaussian releases whose 1/z^2 add up to the whole budget's."""
+    run = go(SAMPLES, rounds=4)
+    z = run.certificate.noise_multiplier
+    whole = 4 / z**2 / (1 - 0.1 - 0.2)
+    assert epsilon_of(Gaussian(whole**-0.5), 1, 1e-3) == pytest.approx(3.0, rel=5e-3)
+
+
+@pytest.mark.parametrize(("method", "spread"), [(SAMPLES, math.sqrt(3)), (SUMS, 1.0), (CLIENTS, 1.0)])
+def test_second_moments_carry_the_noise_that_is_paid_for(method, spread):
+    """Over zeros all that is left is noise: of every client where each is private by itself, of one in a secure sum.
+
+    60 x 24 x 24 draws: a deviation that is off by 3 % is 8 deviations away (false failure below 1e-14).
+    """
+    fed, _ = federation(method, task=toy_task((4, 4, 4)))
+    query = Query("test", 24, lambda inputs, labels: torch.zeros(len(inputs), 24), (2.0,), second_moments=True)
+    asked = [ask(fed, Ledger.create(None, "test", {}), query, {}, fed.population, n) for n in range(60)]
+    units = 3 if method is CLIENTS else 12
+    found = float(torch.stack([one.mean for one in asked]).double().std()) * units
+    assert found == pytest.approx(2.0 * spread, rel=0.03)
+    assert asked[0].noise * units == pytest.approx(2.0 * spread, rel=1e-6), "which is also what it is said to be"
+    assert found != pytest.approx(spread, rel=0.03)
+
+
+@pytest.mark.parametrize("method", [CLIENTS, SAMPLES], ids=["clients", "samples"])
+def test_second_moments_of_anything_are_bounded(method):
+    """Whatever is computed: a row that is too long is cut, one that is not finite is nothing."""
+    fed, _ = federation(method, task=toy_task((2, 2)))
+    rows = torch.tensor([[100.0, 0.0], [math.nan, 1.0], [0.0, 3.0], [math.inf, 0.0]])
+    query = Query("test", 2, lambda inputs, labels: rows[: len(inputs)], (0.0,), second_moments=True)
+    mean = ask(fed, Ledger.create(None, "test", {}), query, {}, fed.population, 0).mean
+    assert float(mean.norm()) <= 1.0
+
+
+def test_an_interrupted_run_keeps_what_was_released(tmp_path, monkeypatch):
+    whole = go(folder=tmp_path / "whole")
+    with killed_in_round(monkeypatch, 2):
+        go(folder=tmp_path / "torn", checkpoint_every=1)
+    resumed = go(folder=tmp_path / "torn", checkpoint_every=1, resume=True)
+    assert resumed.epsilon == pytest.approx(whole.epsilon)
+    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_loaded_model_sees_centered_inputs(tmp_path):
+    run = go(folder=tmp_path / "run", center_rank=1)
+    task = skewed((30, 30, 30))
+    loaded = cl.load(tmp_path / "run")
+    assert loaded.evaluate(task.test_inputs, task.test_labels)["accuracy"] == pytest.approx(run.accuracy)
+
+
+def test_a_smooth_mean_loses_less_to_noise():
+    """A mean of rank 1 and noise of the same norm: the nearest matrix of rank 1 has most of the noise taken off."""
+    generator = torch.Generator().manual_seed(0)
+    true = torch.outer(torch.rand(40, generator=generator), torch.rand(30, generator=generator))
+    noisy = true + torch.randn(40, 30, generator=generator) * true.norm() / math.sqrt(1200)
+    centering = Centering.begin(plain(), torch.zeros(1, 40, 30), torch.float32, 1, False)
+    centering.queries[0].receive(noisy.flatten(), 0.0)
+    assert (centering.mean.view(40, 30) - true).norm() < 0.4 * (noisy - true).norm()
+
+
+@pytest.mark.parametrize(
+    ("keys", "wanted"),
+    [
+        ({"center": 0.0}, "0 < center < 1"),
+        ({"center": 0.6, "decorrelate": 0.5}, "leave something for training"),
+        ({"center": None}, "center beside decorrelate"),
+        ({"standardize": 0.1}, "standardize or center"),
+        ({"center_rank": 3}, "center_rank of at most 2"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(keys, wanted):
+    with pytest.raises(CloisterError, match=wanted):
+        go(**keys)
+
+
+def test_a_damaged_file_is_refused():
+    centering = Centering.begin(plain(), torch.zeros(1, 2, 3), torch.float32, None, True)
+    found = centering.to_json()
+    assert Centering.from_json(plain(), found).mean.shape == (6,)
+    with pytest.raises(Corrupted):
+        Centering.from_json(plain(), {**found, "mean": found["mean"][:8]})

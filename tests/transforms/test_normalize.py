@@ -1,0 +1,34 @@
+"""Every update at the same norm."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cloister as cl
+from cloister.errors import CloisterError
+from cloister.transforms.clipping import scale_to_norm
+
+
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=9), st.floats(1e-3, 1e3)
+)
+def test_any_update_has_the_norm_or_is_zero(values, norm):
+    update = torch.tensor(values)
+    found = scale_to_norm(update, norm).double().norm()
+    assert found <= norm
+    assert not update.any() or found >= norm * (1 - 1e-4) or update.abs().max() < 1e-30
+
+
+def test_a_run_with_normalized_updates_costs_the_same():
+    task = cl.data.digits(clients=30)
+    keys = {"clip_norm": 0.1, "lr": 0.5, "local_steps": 1, "batch_size": 100}
+    runs = [
+        cl.run(cl.methods.dp_fedavg(**keys, clipping=how), task, rounds=3, epsilon=8.0, delta=1e-3, progress=False)
+        for how in ("clip", "normalize")
+    ]
+    assert runs[0].epsilon == runs[1].epsilon
+    with pytest.raises(CloisterError, match="as published"):
+        cl.methods.dp_fedavg(**keys, clipping="normalize", mode="as_published")
