@@ -174,13 +174,15 @@ def unit(vectors: Tensor) -> Tensor:
     tensor([[0.6000, 0.8000],
             [0.0000, 0.0000]])
     """
-    return vectors / vectors.norm(dim=1, keepdim=True).clamp(min=torch.finfo(vectors.dtype).tiny ** 0.5)
+    length: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    return vectors / length.clamp(min=torch.finfo(vectors.dtype).tiny ** 0.5)
 
 
 def _smoothed(matrix: Tensor, rank: int) -> Tensor:
     """The matrix of this rank that is nearest: of a noisy one, most of the noise is in the rest."""
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-    return (left[:, :rank] * values[:rank]) @ right[:rank]
+    smoothed: Tensor = (left[:, :rank] * values[:rank]) @ right[:rank]
+    return smoothed
 
 
 def _packed(numbers: Tensor) -> str:
