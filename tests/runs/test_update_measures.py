@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from test_recording import CLIP, LR, STEPS, USUAL, WHOLE, data_of, errors_of, models, quantile, run, update_of
 
 import cloister as cl
 from cloister.engine import update_sums
@@ -17,7 +18,6 @@ from cloister.runs.recorded import Recorded
 from cloister.runs.summaries import counts_between
 from cloister.runs.update_measures import sparsity_of
 from conftest import toy_task
-from test_recording import CLIP, LR, STEPS, USUAL, WHOLE, data_of, models, quantile, run, update_of
 
 assert models  # a fixture
 
@@ -82,8 +82,6 @@ def test_noise_in_steps_is_what_it_changes(models):
     method = cl.methods.pfl(clip_norm=clip, lr=LR, local_epochs=1, batch_size=WHOLE, noise_multiplier=z)
     found = run(method, task, record=["signal", "cosine", "clipping", "gradients"], rounds=1)
     (w, members, _), (line,) = models[0], found.recorded.lines
-    from test_recording import errors_of
-
     means, clipped, several = [], 0, 0
     for c in members:
         inputs, labels = data_of(task, c)

@@ -147,7 +147,7 @@ def _closed(
 
 
 def mean_of(fed: Federation, offer: Offer, total: Tensor, took_part: int, state: State) -> tuple[Tensor, State]:
-    """What a sum of messages stands for: decoded, and divided by what sums are divided by; and the transform's state."""
+    """What a sum of messages stands for: decoded, and divided as sums are; and the transform's state."""
     transform = fed.method.transform
     if transform.decode is not None:
         total, state = transform.decode(total, fed.context(offer.w, offer.broadcast), state)

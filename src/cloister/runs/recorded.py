@@ -109,8 +109,8 @@ perhaps you mean "norms".
         return self.by_round("clipping/spread")
 
     def plot(self, path: str | Path, of: str = "norms") -> None:
-        """Draw norms, clipping, gradients, cosine, signal, sparsity, thresholds or loss into a file; what is not private
-        says so in it."""
+        """Draw one of norms, clipping, gradients, cosine, signal, sparsity, thresholds and loss into a file; what is
+        not private says so in it."""
         from cloister.runs.report.measurement_plots import recorded_plot
 
         recorded_plot(self, Path(path), of)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,19 @@ def counts_between(found: dict[str, Any], edges: Array) -> Array:
     if len(below) == 1:
         return np.zeros(len(edges) - 1)
     return np.diff(np.interp(np.log2(edges), np.log2(found["edges"]), below))
+
+
+def common_edges(histograms: Iterable[dict[str, Any]]) -> Array:
+    """Edges between which all of these lie, as many an octave as new histograms have.
+
+    >>> common_edges([{"edges": [1.0, 2.0]}, {"edges": [0.5, 1.0]}]).round(2)[[0, 12, 24]].tolist()
+    [0.5, 1.0, 2.0]
+    """
+    ends = [edge for one in histograms for edge in one["edges"]]
+    if not ends:
+        return np.array([1.0, 2.0])
+    low, high = (round(_PER_OCTAVE * math.log2(end)) for end in (min(ends), max(ends)))
+    return np.array([2.0 ** (number / _PER_OCTAVE) for number in range(low, high + 1)])
 
 
 def clip_factors(factors: Sequence[float]) -> dict[str, Any]:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
         in_words,
         settings_text,
     )
-    from cloister.runs.report.measurement_plots import Curves, measurements_plot
+    from cloister.runs.report.measurement_plots import measurements_plot
     from cloister.runs.report.measurements import measurements_tables, measurements_text
+    from cloister.runs.report.plot_parts import Curves
     from cloister.runs.report.runs import (
         communication_text,
         epsilons_table,
@@ -41,7 +42,8 @@ _DEFINES = {
         *("Compared", "compared", "comparison_plot", "comparison_scores_table", "comparison_table", "in_words"),
         "settings_text",
     ),
-    "measurement_plots": ("Curves", "measurements_plot"),
+    "measurement_plots": ("measurements_plot",),
+    "plot_parts": ("Curves",),
     "measurements": ("measurements_tables", "measurements_text"),
     "runs": (
         *("communication_text", "epsilons_table", "figures_table", "run_figures", "runs_plot", "runs_table"),
