@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cloister.runs.run import run
     from cloister.runs.trained_model import TrainedModel
     from cloister.server.cohorts import cyclic, fixed_size, full, poisson
+    from cloister.studies.landscape import landscape
 
 __version__ = "0.1.0"
 
@@ -64,6 +65,7 @@ _DEFINED_IN = {
     "load": "runs.load",
     "personalize": "runs.personalization",
     "run": "runs.run",
+    "landscape": "studies.landscape",
 }
 _SUBPACKAGES = ("client", "data", "mechanisms", "methods", "models", "server", "theory", "transforms")
 
@@ -92,6 +94,7 @@ __all__ = [
     "data",
     "fixed_size",
     "full",
+    "landscape",
     "load",
     "mechanisms",
     "methods",

@@ -17,6 +17,7 @@ from cloister.cli import after, interrupts
 from cloister.cli.commands import Command
 from cloister.cli.data import data_app
 from cloister.cli.keys import RunCommand, keys
+from cloister.cli.landscape import landscape
 from cloister.cli.output import file_and_words, new_folder, print_table, program, say, short_name
 from cloister.cli.plan import PlanCommand, plan
 from cloister.cli.show import show
@@ -94,6 +95,7 @@ def resume(
 app.command(cls=PlanCommand, options_metavar="[FILE.toml] [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(plan)
 app.command(cls=Command, options_metavar="[METHOD] [KEY=VALUE ...]", context_settings=_ANY_KEYS)(keys)
 app.command(cls=Command)(show)
+app.command(cls=Command)(landscape)
 
 
 @app.command(cls=Command)

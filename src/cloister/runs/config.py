@@ -28,6 +28,7 @@ class Experiment:
 
     values: dict[str, Value]
     start: Callable[..., Any]
+    task: data.Task
 
     @property
     def toml(self) -> str:
@@ -49,7 +50,7 @@ def build(values: Mapping[str, Any]) -> Experiment:
         model=ModelSource(parts.chosen["model"], parts.arguments("model", shape=task.shape, classes=task.outputs)),
         **{key.name: parts.resolved[key.name] for key in run_keys if key.name in parts.resolved},
     )
-    return Experiment(parts.resolved, start)
+    return Experiment(parts.resolved, start, task)
 
 
 def build_task(values: Mapping[str, Any]) -> tuple[data.Task, str]:
