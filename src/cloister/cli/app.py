@@ -21,6 +21,7 @@ from cloister.cli.landscape import landscape
 from cloister.cli.output import file_and_words, new_folder, print_table, program, say, short_name
 from cloister.cli.plan import PlanCommand, plan
 from cloister.cli.show import show
+from cloister.cli.theory import theory
 from cloister.errors import CloisterError, Note
 
 app = typer.Typer(
@@ -96,6 +97,7 @@ app.command(cls=PlanCommand, options_metavar="[FILE.toml] [KEY=VALUE ...] [OPTIO
 app.command(cls=Command, options_metavar="[METHOD] [KEY=VALUE ...]", context_settings=_ANY_KEYS)(keys)
 app.command(cls=Command)(show)
 app.command(cls=Command)(landscape)
+app.command(cls=Command)(theory)
 
 
 @app.command(cls=Command)
