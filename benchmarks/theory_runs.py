@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 RECORD = ["norms", "clipping", "clients", "signal"]
-CLIENTS, SEEDS, DISTANCE = (5, 10, 25, 50, 100), (0, 1, 2, 3, 4), 0.1
+CLIENTS, SEEDS, DISTANCE = (5, 10, 25, 50, 100), (0, 1, 2, 3, 4), 0.2
 
 
 def measure() -> dict[str, Any]:
@@ -80,5 +80,6 @@ def text(found: dict[str, Any]) -> str:
     own = found["utility"]
     rows = zip(*(own[name] for name in ("clients", "accuracy", "apart", "predicted", "utility", "bound")), strict=True)
     lines += [f"| {k} | " + " | ".join(f"{value:.3f}" for value in row) + " |" for k, *row in rows]
-    ideal = f"The ideal has accuracy {own['ideal']:.3f}, l is {own['distance']:g}; {min(own['runs'])} seeds of each."
+    seeds = min(map(len, own["accuracies"]))
+    ideal = f"The ideal has accuracy {own['ideal']:.3f}, l is {own['distance']:g}; {seeds} seeds of each."
     return "\n".join([*lines, "", ideal])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
@@ -44,8 +44,19 @@ def landscape(
     found = {}
     for path, task in tasks.items():
         with working(f"the loss around {path.name}"):
-            settings = {"of": of, "seed": seed, "dimensions": dimensions, "device": device, "hessian": hessian}
-            one = around(path, task, points, range, samples or None, **settings, own_model=model)
+            one = around(
+                path,
+                task,
+                points,
+                range,
+                samples or None,
+                cast(Literal["test", "train"], of),  # which is checked there
+                seed,
+                dimensions,
+                device,
+                hessian,
+                model,
+            )
         name = path.name if [other.name for other in runs].count(path.name) == 1 else str(path)
         found[name] = one
         rise = ", ".join(f"{value:.3g} at {radius}" for radius, value in one.sharpness.rise.items())

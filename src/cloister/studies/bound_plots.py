@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +34,9 @@ def bounds_plot(
     expect(len(runs) <= _MOST_RUNS, f"at most {_MOST_RUNS} recorded runs in a picture", len(runs), "name fewer")
     panels: list[Callable[[Axes], None]] = []
     if runs:
-        panels += [lambda axes, draw=draw: draw(axes, runs) for draw in (_by_round, _over_clips, _factors, _theorem_3)]
+        panels += [partial(draw, runs=runs) for draw in (_by_round, _over_clips, _factors, _theorem_3)]
     if utility is not None:
-        panels += [lambda axes, draw=draw: draw(axes, utility) for draw in (_accuracy, _apart, _utility)]
+        panels += [partial(draw, found=utility) for draw in (_accuracy, _apart, _utility)]
     columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
     picture = Figure(figsize=(4.9 * columns, 3.9 * rows), dpi=dpi, layout="constrained")
@@ -146,9 +147,11 @@ def _ticks(axes: Axes, clients: list[int]) -> None:
 
 def _accuracy(axes: Axes, found: Mapping[str, Any]) -> None:
     blue, red = line_colors(2)
-    axes.plot(found["clients"], found["accuracy"], color=blue, marker="o", label=f"mean of {min(found['runs'])} seeds")
-    axes.fill_between(found["clients"], found["least"], found["most"], color=blue, alpha=0.2, linewidth=0)
-    axes.axhline(found["ideal"], color=red, linestyle="--", label="ideal: without noise")
+    axes.plot(found["clients"], found["accuracy"], color=blue, label="mean")
+    for k, several in zip(found["clients"], found["accuracies"], strict=True):
+        axes.plot([k] * len(several), several, color=blue, linestyle="", marker="o", markersize=4, alpha=0.6)
+    axes.plot([], [], color=blue, linestyle="", marker="o", markersize=4, alpha=0.6, label="runs")
+    axes.axhline(found["ideal"], color=red, linestyle="--", label="ideal")
     _ticks(axes, found["clients"])
     _title(axes, "accuracy over clients", "clients k", "test accuracy")
 

@@ -214,10 +214,8 @@ def utility(accuracies: Mapping[int, Sequence[float]], ideal: float, distance: f
     product = math.sqrt(clients[0] * squares[clients[0]])
     return {
         "clients": clients,
+        "accuracies": [list(accuracies[k]) for k in clients],
         "accuracy": [float(np.mean(accuracies[k])) for k in clients],
-        "least": [float(np.min(accuracies[k])) for k in clients],
-        "most": [float(np.max(accuracies[k])) for k in clients],
-        "runs": [len(accuracies[k]) for k in clients],
         "ideal": ideal,
         "distance": distance,
         "apart": [math.sqrt(squares[k]) for k in clients],
