@@ -12,12 +12,15 @@ from test_recording import CLIP, LR, STEPS, USUAL, WHOLE, data_of, errors_of, mo
 
 import cloister as cl
 from cloister.engine import update_sums
+from cloister.engine.measure import measure
 from cloister.engine.update_sums import Sent, UpdateSums
 from cloister.errors import CloisterError
+from cloister.round.run_round import divisor, mean_of
 from cloister.runs.recorded import Recorded
 from cloister.runs.summaries import counts_between
 from cloister.runs.update_measures import sparsity_of
-from conftest import toy_task
+from conftest import plan_of, toy_task
+from contract.catalogue import METHODS, cohorts_for, fed_of
 
 assert models  # a fixture
 
@@ -139,6 +142,20 @@ def test_the_expected_noise_is_about_what_is_there(name, more):
         assert found.by_round("sparsity/messages") == pytest.approx({1: 0.5, 2: 0.5}, abs=1e-3)
         assert found.by_round("sparsity/overlap") == pytest.approx({1: 1.0, 2: 1.0})
         assert max(found.by_round("sparsity/updates").values()) < 0.01
+
+
+@pytest.mark.parametrize("name", ["dp_fedavg weights", "adaptive_clipping", "adaptive_clipping weights", "dp_fedsam"])
+def test_what_is_sent_is_the_update_and_what_clipping_took(name):
+    """Decoded messages add up to updates by their weights, and the errors of clipping."""
+    fed, w = fed_of(METHODS[name](), next(iter(cohorts_for(name).values())))
+    sums = UpdateSums(frozenset({"signal"}))
+    plan = plan_of(fed, 1, w, torch.arange(8))
+    assert len(list(measure(plan, watch=sums.add))) == sums.clients == 7
+    mean, _ = mean_of(fed, plan.offer, sums.messages, 8, fed.method.init(w).transform)
+    weighting = fed.method.transform.weighting
+    by = divisor(fed, plan.offer, 8) * (1.0 if weighting is None else weighting.mean_weight)
+    torch.testing.assert_close(mean * by, sums.updates + sums.clip_errors, rtol=1e-9, atol=1e-12)
+    assert float(sums.clip_errors.norm()) > 0.1 * float(sums.updates.norm())
 
 
 def test_without_noise_there_is_none():

@@ -15,6 +15,7 @@ from cloister.core import Layout
 from cloister.errors import CloisterError
 from cloister.runs.folder import RunFolder
 from cloister.studies.landscape import Landscape, filter_normalized, read_landscape, write_landscape
+from cloister.studies.sharpness import Sharpness
 from conftest import toy_task
 
 KEYS = {"rounds": 2, "delta": 1e-3, "engine": "loop", "progress": False, "evaluate_every": 1, "cohort": cl.full()}
@@ -91,6 +92,20 @@ def test_losses_on_the_plane_are_those_worked_out_by_hand():
     assert found.sharpness.hessian == pytest.approx(np.linalg.eigvalsh(hessian).max(), rel=0.02)
     rises = list(found.sharpness.rise.values())
     assert 0 < rises[0] < rises[1] < rises[2], "a convex loss of a model that is no minimum still curves upwards"
+
+
+def test_a_loss_that_is_no_number_is_kept_and_drawn(tmp_path):
+    found = Landscape(
+        [-1.0, 0.0, 1.0],
+        [-1.0, 0.0, 1.0],
+        [[math.inf, 2.0, 3.0], [2.0, 1.0, 2.0], [3.0, 2.0, math.inf]],
+        None,
+        Sharpness({"1": math.inf}, None),
+        *("test", 4, 0, 8, 6, "a note"),
+    )
+    write_landscape(tmp_path, found)
+    assert read_landscape(tmp_path) == found
+    found.plot(tmp_path / "x.png")
 
 
 def test_training_samples_are_marked_and_refused_of_deployments(tmp_path):

@@ -42,7 +42,8 @@ def theory(
     over_clients = utility_of(runs, ideal, distance)
     for path in runs:
         RunFolder.open(path)
-    recorded = [path for path in runs if measurement_file.read(path) is not None]
+    read = {path: measurement_file.read(path) for path in runs}
+    recorded = [path for path, found in read.items() if found and {"norms", "clipping"} <= set(found.names)]
     if not recorded and over_clients is None:
         raise CloisterError(
             "Expected a run that recorded norms and clipping, or runs with three numbers of clients, found neither: "

@@ -31,6 +31,7 @@ from cloister.runs.evaluate import Scorer, scorer
 from cloister.runs.files import read_json, write_atomically
 from cloister.runs.folder import RunFolder
 from cloister.runs.load import load
+from cloister.runs.measurement_file import numbers
 from cloister.runs.recorded import MARK, NOT_PRIVATE
 from cloister.runs.result import Run
 from cloister.runs.trained_model import TrainedModel
@@ -89,7 +90,7 @@ class Landscape:
     def from_json(cls, found: dict[str, Any]) -> Landscape:
         """The inverse."""
         expect(found.get("format") == _FORMAT, f"a landscape of format {_FORMAT}", found.get("format"), "draw it again")
-        known = {name: value for name, value in found.items() if name not in ("format", "mark")}
+        known = {name: numbers(value) for name, value in found.items() if name not in ("format", "mark")}
         return cls(**{**known, "sharpness": Sharpness(**known["sharpness"])})
 
     def plot(self, path: str | Path) -> None:
