@@ -3,7 +3,8 @@
     python benchmarks/documents.py             write the documents from the files that are there
     python benchmarks/documents.py --measure   first make anew what takes minutes: the demo and, where their data are
                                                there, MNIST by its writers and the comparison of methods on it
-    python benchmarks/documents.py --theory    first draw the papers' bounds anew (docs/theory/)
+    python benchmarks/documents.py --theory    first draw the papers' bounds anew (docs/theory/), and run what stands
+                                               beside them (a few minutes)
 
 What lies between the markers `<!-- figures: NAME -->` and `<!-- end of figures -->` of a document is replaced. What
 takes longer, or a GPU, has commands of its own: `make benchmark`, benchmarks/gpu.py, methods.py and samples.py.
@@ -24,6 +25,7 @@ from typing import Any
 
 import page
 import paper_pages
+import theory_runs
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -157,6 +159,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "memory": memory,
     "theory-bounds": paper_pages.theory_bounds,
     "theory-claims": paper_pages.theory_claims,
+    "theory-measured": lambda: theory_runs.text(read("theory-measured")),
     "papers": paper_pages.inventory,
 }
 
@@ -199,11 +202,12 @@ def measure() -> None:
 
 
 def draw_theory() -> None:
-    """Every bound at the papers' settings."""
+    """Every bound at the papers' settings, and beside runs."""
     from cloister.theory import plots
 
     for name, draw in plots.PICTURES.items():
         draw(DOCS / "theory" / f"{name}.png", 7)
+    theory_runs.write(DOCS)
 
 
 def main() -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cloister.runs.trained_model import TrainedModel
     from cloister.server.cohorts import cyclic, fixed_size, full, poisson
     from cloister.studies.compare import Comparison, compare
+    from cloister.studies.landscape import landscape
     from cloister.studies.tuning import Tuned, tune
 
 __version__ = "0.1.0"
@@ -70,6 +71,7 @@ _DEFINED_IN = {
     "run": "runs.run",
     "Tuned": "studies.tuning",
     "tune": "studies.tuning",
+    "landscape": "studies.landscape",
 }
 _SUBPACKAGES = ("client", "data", "mechanisms", "methods", "models", "server", "theory", "transforms")
 
@@ -101,6 +103,7 @@ __all__ = [
     "data",
     "fixed_size",
     "full",
+    "landscape",
     "load",
     "mechanisms",
     "methods",

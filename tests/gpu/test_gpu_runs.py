@@ -120,7 +120,7 @@ def test_a_run_with_coarser_products_learns_and_costs_the_same(precision):
 def test_measuring_rounds_leaves_the_run_as_it_is(name, engine):
     """The same model and price with and without; where batches are not drawn anew, norms are those of a CPU."""
     more = {"cohort": cl.full(), "rounds": 3, "epsilon": 290.0}
-    record = ["norms", "clipping", "gradients", "train", "thresholds"]
+    record = ["norms", "clipping", "gradients", "cosine", "signal", "sparsity", "train", "thresholds"]
     alone, measured = (go(name, toy_task(), engine, record=asked, **more) for asked in (None, record))
     torch.testing.assert_close(vector(alone), vector(measured), rtol=1e-5, atol=1e-7)
     assert alone.epsilon == measured.epsilon

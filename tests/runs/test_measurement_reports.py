@@ -19,7 +19,7 @@ from cloister.round import open_round
 from cloister.runs import measurement_file, report, training
 from cloister.runs.folder import RunFolder
 from cloister.runs.recorded import MARK, PRIVATE_DATA, Recorded
-from cloister.runs.report import measurement_plots, measurements
+from cloister.runs.report import measurements, plot_parts
 from cloister.runs.scores import best_of, score_at_epsilon
 from conftest import Killed, toy_task
 
@@ -97,7 +97,7 @@ PLANTED = {
     "titles": (measurements, "MARK", "exact"),
     "certificate": (certificate_text, "_measured", lambda recorded: []),
     "repr": (Recorded, "mark", None),
-    "pictures": (measurement_plots, "NOT_PRIVATE", "exact"),
+    "pictures": (plot_parts, "NOT_PRIVATE", "exact"),
 }
 
 
@@ -137,14 +137,14 @@ def test_thresholds_that_nothing_was_paid_for_are_marked(monkeypatch, command, t
     assert "paid for" not in page
 
 
-@pytest.mark.parametrize("of", ["norms", "clipping", "gradients", "thresholds", "loss"])
+@pytest.mark.parametrize("of", ["norms", "clipping", "gradients", "cosine", "signal", "sparsity", "thresholds", "loss"])
 def test_pictures_are_written(of, recorded_in, tmp_path):
     recorded_in("all")[1].recorded.plot(tmp_path / "picture.svg", of)
     assert (tmp_path / "picture.svg").stat().st_size > 5000
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("of", ["norms", "clipping", "thresholds", "loss"])
+@pytest.mark.parametrize("of", ["norms", "clipping", "cosine", "signal", "sparsity", "thresholds", "loss"])
 def test_several_runs_are_drawn_together(of, recorded_in, command, tmp_path):
     folders = [recorded_in("all")[0], recorded_in("norms")[0]]
     assert command("show", *folders, "--plot", tmp_path / "picture.png", "--of", of).returncode == 0
@@ -160,10 +160,34 @@ def test_a_picture_of_what_was_not_recorded_is_refused(recorded_in, command, tmp
     assert done.returncode == 0, "the loss on test samples is always there"
 
 
+def test_a_picture_without_anything_in_it_is_refused(command, tmp_path):
+    """FedAvg neither clips nor adds noise, and nothing says that it does."""
+    found = cl.run(
+        cl.methods.fedavg(lr=0.5, local_steps=2),
+        toy_task(),
+        folder=tmp_path / "run",
+        record=["thresholds", "clipping", "norms"],
+        **{**KEYS, "rounds": 1},
+    )
+    for of, words in (("thresholds", "adds noise or clips"), ("clipping", "clips something")):
+        done = command("show", tmp_path / "run", "--plot", tmp_path / "x.png", "--of", of)
+        assert (done.returncode, words in done.stderr) == (2, True)
+    assert "median norm of an update" in report.measurements_text(found.recorded)
+    assert "clip" not in report.measurements_text(found.recorded)
+
+
 def test_rounds_are_shown_one_by_one(recorded_in, command):
     page = command("show", recorded_in("all")[0], "--measurements").stdout
     assert page.count(MARK) >= 4
-    for head in ("clip factor", "its spread", "train accuracy", "accuracy gap", "noise multiplier", "gradient norm"):
+    for head in (
+        "clip factor",
+        "its spread",
+        "train accuracy",
+        "accuracy gap",
+        "noise multiplier",
+        "gradient norm",
+        "signal / noise",
+    ):
         assert head in page
     done = command("show", recorded_in("all")[0].parent / "nothing", "--measurements")
     assert done.returncode == 2

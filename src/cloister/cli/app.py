@@ -16,9 +16,11 @@ from cloister.cli.commands import Command
 from cloister.cli.compare import compare
 from cloister.cli.data import data_app
 from cloister.cli.keys import RunCommand, keys
+from cloister.cli.landscape import landscape
 from cloister.cli.output import file_and_words, interruptible, new_folder, print_table, program, say, short_name
 from cloister.cli.plan import PlanCommand, plan
 from cloister.cli.show import show
+from cloister.cli.theory import theory
 from cloister.cli.tune import tune
 from cloister.errors import CloisterError, Note
 
@@ -94,6 +96,8 @@ def resume(
 app.command(cls=PlanCommand, options_metavar="[FILE.toml] [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(plan)
 app.command(cls=Command, options_metavar="[METHOD] [KEY=VALUE ...]", context_settings=_ANY_KEYS)(keys)
 app.command(cls=Command)(show)
+app.command(cls=Command)(landscape)
+app.command(cls=Command)(theory)
 
 
 @app.command(cls=Command)

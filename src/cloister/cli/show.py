@@ -11,13 +11,19 @@ import typer
 from cloister.cli.output import print_table, program, say
 from cloister.errors import CloisterError, expect_one_of
 
+_PICTURES = ("score", "loss", "norms", "clipping", "gradients", "cosine", "signal", "sparsity", "thresholds")
+
 
 def show(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the watched metric and epsilon over rounds.")] = None,
     of: Annotated[
-        str, typer.Option(help="What to draw instead: loss, or recorded norms, clipping, gradients, thresholds.")
+        str,
+        typer.Option(
+            help="What to draw instead: loss, or recorded norms, clipping, gradients, cosine, signal, sparsity, "
+            "thresholds."
+        ),
     ] = "score",
     epsilon: Annotated[
         list[float] | None, typer.Option(help="The last score within this epsilon; can be given several times.")
@@ -34,7 +40,7 @@ def show(
     from cloister.runs import measurement_file, report
     from cloister.runs.folder import RunFolder
 
-    expect_one_of("--of", of, ("score", "loss", "norms", "clipping", "gradients", "thresholds"))
+    expect_one_of("--of", of, _PICTURES)
     if plot is not None:
         report.expect_plot(plot)
     names = [path.name for path in runs]

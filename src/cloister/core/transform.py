@@ -48,7 +48,8 @@ class Transform:
     both sides know which. `weighting` is set where a message depends on how many samples its client has
     (`Context.samples`). `stays_finite` promises a finite message for every finite update; without that promise every
     message is looked at, and one that is not finite counts as zero. `clipped` measures what clipping does to an update,
-    where this is what the transform is for; nothing that is sent is computed by it.
+    and `clip_error` is what it takes from it (clipped minus unclipped, in the update's own units and with its weight),
+    where this is what the transform is for; nothing that is sent is computed by them.
     """
 
     name: str
@@ -65,3 +66,4 @@ class Transform:
     weighting: Weighting | None = None
     stays_finite: bool = False
     clipped: Clipped | None = None
+    clip_error: Callable[[Tensor, Context], Tensor] | None = None

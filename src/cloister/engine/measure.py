@@ -7,7 +7,7 @@ other, by the functions and with the keys of the round. So the updates are those
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,9 +18,10 @@ from cloister.client.batches import Work, shapes_of, work_of
 from cloister.core import Batch, Tensors
 from cloister.core.precision import multiplying
 from cloister.engine.loop import autograd, trained
+from cloister.engine.update_sums import Sent
 from cloister.errors import CloisterError
 from cloister.round import Federation, RoundPlan
-from cloister.round.answer import Advance, steps_of
+from cloister.round.answer import Advance, Sending, message_of, steps_of
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,16 @@ class Measured:
     """min(1, C / norm) of each, where every step clips them by their norm."""
 
 
-def measure(plan: RoundPlan, gradients: bool = False) -> Iterator[Measured]:
-    """The clients of a plan who have data, one after the other; `gradients`: also those of single samples."""
+Watch = Callable[[int, Sent], None]
+"""Is shown the update of one client after the other, with its number."""
+
+
+def measure(plan: RoundPlan, gradients: bool = False, watch: Watch | None = None) -> Iterator[Measured]:
+    """The clients of a plan who have data, one after the other; `gradients`: also those of single samples.
+
+    `watch` is shown every update that is finite, and its message, as they are WITHOUT noise. Where the noise is in the
+    steps, the client is trained once more for that, with the same batches and no noise.
+    """
     fed, local = plan.fed, plan.fed.method.local
     if fed.streams.secure:
         raise CloisterError(
@@ -63,7 +72,24 @@ def measure(plan: RoundPlan, gradients: bool = False) -> Iterator[Measured]:
         with multiplying(fed.precision, plan.offer.w.device):
             state, own = trained(plan, steps, chunk, work, bool(drawn), False, 0)
             found = _measured(plan, int(client), state, own, _joined(norms), _joined(factors))
+            if watch is not None and found.finite:
+                if local.private is not None:
+                    silent = replace(plan, offer=replace(plan.offer, noise_scale=0.0))
+                    state, own = trained(silent, steps_of(fed, autograd, False), chunk, work, bool(drawn), False, 0)
+                watch(int(client), _sent(plan, state, own))
         yield found
+
+
+def _sent(plan: RoundPlan, state: Tensors, work: Work) -> Sent:
+    """What a client would send without noise, and what it is made of."""
+    fed, w, transform = plan.fed, plan.offer.w, plan.fed.method.transform
+    update = fed.method.local.update(fed.objective.layout, state, w)
+    message, _ = message_of(fed, w, plan.offer.broadcast, state, Sending.of(work))
+    context = fed.context(w, plan.offer.broadcast, work.key, work.samples)
+    error = None if transform.clip_error is None else transform.clip_error(update, context)
+    weighs = next((part for part in transform.parts or (transform,) if part.weighting is not None), None)
+    weight = 1.0 if weighs is None else float(weighs.encode(update.new_ones(2), context)[0])
+    return Sent(update, weight, message, error)
 
 
 def _measured(plan: RoundPlan, client: int, state: Tensors, work: Work, norms: Tensor, factors: Tensor) -> Measured:

@@ -58,11 +58,11 @@ def answer(fed: Federation, ledger: Ledger, offer: Offer, engine: Engine, client
     plan = RoundPlan.of(fed, offer, paying, client_state)
     message, nonfinite = total_of(plan, engine)
     ledger.sync()
-    reply = Reply(paying, message, _expected_samples(fed, paying))
+    reply = Reply(paying, message, expected_samples(fed, paying))
     return Answer(reply, plan.client_state, nonfinite, len(asked) - len(paying))
 
 
-def _expected_samples(fed: Federation, clients: Tensor) -> float:
+def expected_samples(fed: Federation, clients: Tensor) -> float:
     """How many samples the batches of these clients are expected to have, where updates are sums over them."""
     local = fed.method.local
     if local.sample_l2 is None:

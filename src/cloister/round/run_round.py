@@ -60,16 +60,18 @@ class Outcome(NamedTuple):
     """What was asked for ..."""
     clients: Tensor | None = None
     """... and who took part: for measurements of the same round (`engine/measure.py`)."""
+    mean: Tensor | None = None
+    """What the server was given to step with: the released mean, noise included."""
 
 
 def run_round(fed: Federation, ledger: Ledger, engine: Engine, round: int, w: Tensor, state: MethodState) -> Outcome:
     """One round, numbered from 1, of a federation whose clients are all in this process."""
     offer = open_round(fed, ledger, round, w, state, wait=False)  # the disk has until the answer leaves
     answered = answer(fed, ledger, offer, engine, state.clients)
-    w, new = close_round(fed, offer, [answered.reply], state, trusted=True)
+    w, new, mean = _closed(fed, offer, [answered.reply], state)
     state = replace(new, clients=answered.client_state)
     clients = answered.reply.clients
-    return Outcome(w, state, len(clients), answered.nonfinite_updates, answered.refused, offer, clients)
+    return Outcome(w, state, len(clients), answered.nonfinite_updates, answered.refused, offer, clients, mean)
 
 
 def open_round(fed: Federation, ledger: Ledger, round: int, w: Tensor, state: MethodState, wait: bool = True) -> Offer:
@@ -114,13 +116,26 @@ def close_round(
     Messages are added by client number, so that it makes no difference in which order they came. A round is closed
     once: another sum under the same charge, or under the same noise, would be another release.
     """
-    method, w = fed.method, offer.w
+    if not trusted:
+        _expect_open(offer)
+        replies = _checked(fed, offer, replies)
+    w, state, _ = _closed(fed, offer, replies, state)
+    return w, state
+
+
+def _expect_open(offer: Offer) -> None:
     if offer.closed:
         raise CloisterError(
             f"Expected a round that is open, found round {offer.round}, which was closed: open another."
         )
-    if not trusted:
-        replies = _checked(fed, offer, replies)
+
+
+def _closed(
+    fed: Federation, offer: Offer, replies: Sequence[Reply], state: MethodState
+) -> tuple[Tensor, MethodState, Tensor]:
+    """The next model, the state, and the mean that the server stepped with, from replies that were checked."""
+    method, w = fed.method, offer.w
+    _expect_open(offer)
     offer.closed.append(True)
     total, took_part, samples = None, 0, 0.0
     for reply in replies:
@@ -130,18 +145,24 @@ def close_round(
     if total is None:
         total = fed.blank(w, offer.broadcast).clone()
     total, mechanism_state = _with_server_noise(fed, offer.round, total, took_part, state.mechanism)
-    transform_state, context = state.transform, fed.context(w, offer.broadcast)
-    if method.transform.decode is not None:
-        total, transform_state = method.transform.decode(total, context, state.transform)
-        context = replace(context, released=transform_state)
-    weighting = method.transform.weighting
-    averages = weighting is not None and weighting.averages
-    mean = total if averages else total / _divisor(fed, offer, took_part, samples)
+    mean, transform_state = mean_of(fed, offer, total, took_part, samples, state.transform)
+    context = replace(fed.context(w, offer.broadcast), released=transform_state)
     w, server_state = method.server.update(w, mean, state.server, context)
-    return w, MethodState(transform_state, mechanism_state, server_state, state.clients)
+    return w, MethodState(transform_state, mechanism_state, server_state, state.clients), mean
 
 
-def _divisor(fed: Federation, offer: Offer, took_part: int, samples: float) -> float:
+def mean_of(
+    fed: Federation, offer: Offer, total: Tensor, took_part: int, samples: float, state: State
+) -> tuple[Tensor, State]:
+    """What a sum of messages stands for: decoded, and divided as sums are; and the transform's state."""
+    transform = fed.method.transform
+    if transform.decode is not None:
+        total, state = transform.decode(total, fed.context(offer.w, offer.broadcast), state)
+    averages = transform.weighting is not None and transform.weighting.averages
+    return total if averages else total / divisor(fed, offer, took_part, samples), state
+
+
+def divisor(fed: Federation, offer: Offer, took_part: int, samples: float) -> float:
     """What a sum is divided by. Where clients are protected it is known before anybody has answered: who does not
     answer may have stayed away because of its data. No sample has a say in how many `samples` are expected."""
     if fed.method.local.sample_l2 is not None:

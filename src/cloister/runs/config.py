@@ -30,8 +30,12 @@ class Experiment:
 
     values: dict[str, Value]
     start: Callable[..., Any]
-    data_bytes: int = 0
-    """What its samples take in memory."""
+    task: data.Task
+
+    @property
+    def data_bytes(self) -> int:
+        """What its samples take in memory."""
+        return size_of(self.task)
 
     @property
     def toml(self) -> str:
@@ -59,7 +63,7 @@ def build(values: Mapping[str, Any], tasks: TaskCache | None = None, task: data.
         model=ModelSource(parts.chosen["model"], parts.arguments("model", shape=task.shape, classes=task.outputs)),
         **{key.name: parts.resolved[key.name] for key in run_keys if key.name in parts.resolved},
     )
-    return Experiment(parts.resolved, start, size_of(task))
+    return Experiment(parts.resolved, start, task)
 
 
 def build_task(values: Mapping[str, Any]) -> tuple[data.Task, str]:

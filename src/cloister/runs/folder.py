@@ -9,6 +9,7 @@ model.safetensors       the final model: parameters and buffers, by name
 model.json              how the model is made and used (`model_file.py`)
 clients.json            exact scores client by client, which are not private; nothing refers to it
 measurements.jsonl      what `record` asked for, a line per round, most of it not private; nothing refers to it
+landscape.json, .png    what `cloister landscape` found around the final model; nothing refers to them
 certificate.json, .txt  what was spent, with the ledger's last hash and hashes of the model's two files and of the text
 
 A file that was altered, cut short, or put back to an earlier state disagrees with another one, and whoever opens the

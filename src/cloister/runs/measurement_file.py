@@ -88,7 +88,7 @@ def read(folder: Path) -> Recorded | None:
     try:
         header, *lines = map(json.loads, whole)
         names = tuple(header["record"])
-        kept = [{key: _numbers(value) for key, value in line.items() if key != "mark"} for line in lines]
+        kept = [{key: numbers(value) for key, value in line.items() if key != "mark"} for line in lines]
         there = all(isinstance(line["round"], int) and line.keys() == _LINE for line in kept)
     except (ValueError, KeyError, TypeError, AttributeError):
         there = False
@@ -97,12 +97,12 @@ def read(folder: Path) -> Recorded | None:
     return Recorded(names, kept)
 
 
-def _numbers(value: Any) -> Any:
+def numbers(value: Any) -> Any:
     """What JSON has no number for, as a number again: the inverse of `plain`."""
     if isinstance(value, dict):
-        return {key: _numbers(item) for key, item in value.items()}
+        return {key: numbers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_numbers(item) for item in value]
+        return [numbers(item) for item in value]
     return float(value) if value in ("inf", "-inf", "nan") else value
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloister.errors import CloisterError, expect, expect_one_of, expect_type
+from cloister.errors import CloisterError, expect, expect_one_of, expect_type, nearest
 
 MARK = "NOT PRIVATE"
 NOT_PRIVATE = (
@@ -23,8 +23,11 @@ PRIVATE_DATA = {
     "norms": "norms of the clients' updates before clipping",
     "clipping": "by which factors clipping scaled them down",
     "gradients": "norms of single samples' gradients, client by client",
+    "cosine": "how much clients' updates agree, and the released mean with the exact one",
+    "signal": "the exact mean update beside the noise in it, and what clipping changes in it",
+    "sparsity": "how many coordinates of updates are zero, and how many of the others clients share",
     "train": "loss and scores on the clients' training samples",
-    "clients": "of norms, clipping and gradients also what each client has",
+    "clients": "of updates and gradients also what each client has",
 }
 """What is computed from the clients' data, and protected by nothing."""
 PAID_FOR = {"thresholds": "noise multiplier and clipping threshold of the round"}
@@ -40,8 +43,9 @@ def expect_record(record: Any, secure_rng: bool) -> None:
     for name in record:
         expect_one_of("record", name, NAMES)
     expect(len(set(record)) == len(record), "each name in record once", list(record), "leave the others out")
-    alone = "clients" in record and not {"norms", "clipping", "gradients"} & set(record)
-    expect(not alone, "norms, clipping or gradients beside clients in record", list(record), "add one of them")
+    of_clients = ("norms", "clipping", "gradients", "cosine", "sparsity")
+    alone = "clients" in record and not set(of_clients) & set(record)
+    expect(not alone, f"one of {', '.join(of_clients)} beside clients in record", list(record), "add one of them")
     private = not_private_in(record)
     if secure_rng and private:
         raise CloisterError(
@@ -82,8 +86,15 @@ class Recorded:
     def by_round(self, name: str) -> dict[int, Any]:
         """One number by round, such as norms/mean, norms/quantiles/0.5, train/accuracy_gap or thresholds/clip_norm.
 
-        Rounds in which there is none (an empty cohort, no evaluation) are left out.
+        Rounds in which there is none (an empty cohort, no evaluation) are left out. A name that no line can have is
+        refused.
+
+        >>> Recorded(("norms",)).by_round("norm/mean")
+        Traceback (most recent call last):
+        cloister.errors.CloisterError: Expected the name of a measurement, such as norms/mean, found 'norm/mean': \
+perhaps you mean "norms".
         """
+        _expect_name(name)
         found = {line["round"]: _at({**line["released"], **line["not_private"]}, name) for line in self.lines}
         return {round: value for round, value in found.items() if value is not None}
 
@@ -98,7 +109,8 @@ class Recorded:
         return self.by_round("clipping/spread")
 
     def plot(self, path: str | Path, of: str = "norms") -> None:
-        """Draw norms, clipping, gradients, thresholds or loss into a file; what is not private says so in it."""
+        """Draw one of norms, clipping, gradients, cosine, signal, sparsity, thresholds and loss into a file; what is
+        not private says so in it."""
         from cloister.runs.report.measurement_plots import recorded_plot
 
         recorded_plot(self, Path(path), of)
@@ -109,3 +121,26 @@ def _at(line: Mapping[str, Any], name: str) -> Any:
     for part in name.split("/"):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
+
+
+_DISTRIBUTION = ("count", "mean", "least", "most", "quantiles")
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "norms": (*_DISTRIBUTION, "histogram", "clip_norm", "nonfinite"),
+    "clipping": ("of", "clip_norm", "count", "mean", "spread", "least", "clipped"),
+    "gradients": (*_DISTRIBUTION, "histogram", "by_client"),
+    "cosine": ("pairwise", "with_mean", "released"),
+    "signal": ("signal", "noise", "ratio", "expected_noise", "clipping_bias", "unclipped"),
+    "sparsity": ("count", "updates", "messages", "overlap", "by_chance", "union"),
+    "thresholds": ("noise_multiplier", "clip_norm", "least", "most", "by_client"),
+}
+"""The parts of a measurement. Those of train are names of metrics, those of clients names of clients."""
+
+
+def _expect_name(name: object) -> None:
+    """Refuse what no line of any run has, with the name that comes nearest."""
+    expect_type("name", name, str, "the name of a measurement", "such as norms/mean")
+    head, *rest = str(name).split("/")
+    for part, known in ((head, NAMES), *((part, _FIELDS[head]) for part in rest[:1] if head in _FIELDS)):
+        if part not in known:
+            hint = nearest(part, known, f"choose one of {', '.join(known)}")
+            raise CloisterError(f"Expected the name of a measurement, such as norms/mean, found {name!r}: {hint}.")

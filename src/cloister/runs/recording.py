@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,10 +18,9 @@ from cloister.runs.evaluate import Score
 from cloister.runs.measurement_file import MeasurementFile
 from cloister.runs.prepare import Ready
 from cloister.runs.recorded import Recorded
-
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-_PER_OCTAVE = 4
-"""Bins of a histogram between a norm and twice that norm: the same in every round, so that rounds can be compared."""
+from cloister.runs.summaries import clip_factors, summary
+from cloister.runs.update_measures import NAMES as OF_UPDATES
+from cloister.runs.update_measures import update_measures, watching
 
 
 @dataclass
@@ -57,8 +55,8 @@ class Recorder:
         if "thresholds" in self._names:
             protected = released if ready.fed.method.mechanism.noise_multiplier else exact
             protected["thresholds"] = _thresholds(ready, plan)
-        if self._names & {"norms", "clipping", "gradients"}:
-            exact |= self._measured(ready, plan)
+        if self._names & ({"norms", "clipping", "gradients"} | OF_UPDATES):
+            exact |= self._measured(ready, plan, outcome, before)
         if "train" in self._names and test is not None:
             assert ready.train_score is not None
             exact["train"] = _beside(ready.train_score(w), test)
@@ -67,12 +65,13 @@ class Recorder:
         if self.file is not None:
             self.file.append(line)
 
-    def _measured(self, ready: Ready, plan: RoundPlan) -> dict[str, Any]:
-        """Norms, clip factors and gradients of a round, as far as they were asked for."""
+    def _measured(self, ready: Ready, plan: RoundPlan, outcome: Outcome, before: MethodState) -> dict[str, Any]:
+        """What a round's updates and gradients were like, as far as that was asked for."""
         local = plan.fed.method.local
         private_steps = local.private is not None or local.sample_l2 is not None  # which clip single samples
         gradients = "gradients" in self._names or (private_steps and "clipping" in self._names)
-        found = list(measure(plan, gradients))
+        sums, watch = watching(self._names)
+        found = list(measure(plan, gradients, watch))
         finite = [one for one in found if one.finite]
         each = {_name(ready, one.client): one for one in found}
         norms, nonfinite = [one.norm for one in finite], len(found) - len(finite)
@@ -83,13 +82,18 @@ class Recorder:
             exact["clipping"] = _clipping(finite, private_steps)
         if "gradients" in self._names:
             exact["gradients"] = _gradients(each)
-        return {**exact, "clients": self._of_each(each)} if "clients" in self._names else exact
+        rows: dict[int, dict[str, float]] = {}
+        if sums is not None:
+            more, rows = update_measures(sums, plan, outcome, before.transform)
+            exact |= more
+        return {**exact, "clients": self._of_each(each, rows)} if "clients" in self._names else exact
 
-    def _of_each(self, each: Mapping[str, Measured]) -> dict[str, Any]:
-        """By client: the norm and the factor of its update, and of every sample's gradient."""
+    def _of_each(self, each: Mapping[str, Measured], more: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
+        """By client: the norm and the factor of its update, and of every sample's gradient; and `more`."""
         found: dict[str, Any] = {}
         for name, one in each.items():
             row: dict[str, Any] = {"norm": one.norm, "clip_factor": one.factor} if one.finite else {}
+            row |= more.get(one.client, {})
             if "gradients" in self._names:
                 row["gradient_norms"] = one.gradient_norms.tolist()
             found[name] = row
@@ -99,57 +103,6 @@ class Recorder:
 def _name(ready: Ready, client: int) -> str:
     names = ready.description.task.client_names
     return names[client] if names else str(client)
-
-
-def summary(values: Sequence[float]) -> dict[str, Any]:
-    """How numbers that are not negative are distributed, those that are finite; of none, only that there are none."""
-    there = np.asarray(values, dtype=np.float64)
-    there = there[np.isfinite(there)]
-    if not len(there):
-        return {"count": 0}
-    quantiles = np.quantile(there, QUANTILES)
-    return {
-        "count": len(there),
-        "mean": float(there.mean()),
-        "least": float(there.min()),
-        "most": float(there.max()),
-        "quantiles": {f"{share:g}": float(value) for share, value in zip(QUANTILES, quantiles, strict=True)},
-        "histogram": histogram(there),
-    }
-
-
-def histogram(values: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Any]:
-    """How many values lie between edges that go up by the same factor, and how many are zero.
-
-    >>> histogram(np.array([0.0, 1.0, 1.1, 1.2]))
-    {'edges': [1.0, 1.189207115002721, 1.4142135623730951], 'counts': [2, 1], 'zeros': 1}
-    """
-    positive = values[values > 0]
-    if not len(positive):
-        return {"edges": [], "counts": [], "zeros": len(values)}
-    bins = np.floor(_PER_OCTAVE * np.log2(positive) + 1e-12).astype(np.int64)
-    edges = [2.0 ** (number / _PER_OCTAVE) for number in range(int(bins.min()), int(bins.max()) + 2)]
-    counts = np.bincount(bins - bins.min())
-    return {"edges": edges, "counts": counts.tolist(), "zeros": len(values) - len(positive)}
-
-
-def clip_factors(factors: Sequence[float]) -> dict[str, Any]:
-    """The mean factor (alpha-bar), the mean distance from it (alpha-tilde), and how many are clipped at all.
-
-    >>> clip_factors([1.0, 0.5])
-    {'count': 2, 'mean': 0.75, 'spread': 0.25, 'least': 0.5, 'clipped': 0.5}
-    """
-    there = np.asarray(factors, dtype=np.float64)
-    if not len(there):
-        return {"count": 0}
-    mean = float(there.mean())
-    return {
-        "count": len(there),
-        "mean": mean,
-        "spread": float(np.abs(there - mean).mean()),
-        "least": float(there.min()),
-        "clipped": float((there < 1).mean()),
-    }
 
 
 def _clipping(found: Sequence[Measured], private_steps: bool) -> dict[str, Any]:
@@ -178,6 +131,7 @@ def _gradients(each: Mapping[str, Measured]) -> dict[str, Any]:
             row |= {"mean": found["mean"], "median": found["quantiles"]["0.5"], "most": found["most"]}
         if len(one.gradient_factors):
             row["mean_clip_factor"] = float(one.gradient_factors.mean())
+            row["clipped"] = float((one.gradient_factors < 1).double().mean())
         rows[name] = row
     return {**summary(joined), "by_client": rows}
 

@@ -124,7 +124,8 @@ class Options:
     ] = None
     record: Annotated[
         list[str] | None,
-        "measure rounds: norms, clipping, gradients, train, clients (NOT PRIVATE, for simulations), thresholds",
+        "measure rounds: norms, clipping, gradients, cosine, signal, sparsity, train, clients (NOT PRIVATE, for "
+        "simulations), thresholds",
         KEEPING,
     ] = None
     metrics: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from cloister.core import Context, Layout, Sensitivity, State, Transform
@@ -79,6 +80,20 @@ def chain(*parts: Transform) -> Transform:
             update = part.encode(update, known)
         raise AssertionError("no part clips")
 
+    def clip_error(update: Tensor, context: Context) -> Tensor:
+        """What the same part takes from what reaches it, times the weight that follows."""
+        error: Tensor | None = None
+        for part, known in zip(parts, contexts(context), strict=True):
+            if error is None and part.clip_error is None:
+                update = part.encode(update, known)
+            elif error is None and part.clip_error is not None:
+                error = part.clip_error(update, known)
+            elif error is not None and part.weighting is not None:
+                beside = known.size - error.shape[0]  # numbers that were sent beside the update
+                error = part.encode(F.pad(error, (0, beside)), known)[: error.shape[0]]
+        assert error is not None, "no part clips"
+        return error
+
     return Transform(
         "chain",
         {},
@@ -94,4 +109,5 @@ def chain(*parts: Transform) -> Transform:
         weightings[0] if weightings else None,
         all(part.stays_finite for part in parts),
         clipped if any(part.clipped is not None for part in parts) else None,
+        clip_error if any(part.clip_error is not None for part in parts) else None,
     )

@@ -40,6 +40,7 @@ def clip_l2(clip_norm: float) -> Transform:
         lambda known, layout: Sensitivity(clip_norm, known.length),
         stays_finite=True,
         clipped=lambda update, context: _factor(update, torch.tensor(clip_norm, dtype=torch.float64)),
+        clip_error=lambda update, context: clip_to_norm(update, clip_norm) - update,
     )
 
 
@@ -151,7 +152,14 @@ def clip_each_tensor(clip_norm: float) -> Transform:
         after = _measured(encode(update, context))[2]
         return norm, limit, torch.where(norm > 0, after / norm, 1.0).clamp(max=1.0)
 
-    return Transform("clip_each_tensor", {"clip_norm": clip_norm}, encode, sensitivity, clipped=clipped)
+    return Transform(
+        "clip_each_tensor",
+        {"clip_norm": clip_norm},
+        encode,
+        sensitivity,
+        clipped=clipped,
+        clip_error=lambda update, context: encode(update, context) - update,
+    )
 
 
 def adaptive_clip(clip_norm: float, quantile: float, clip_lr: float, bit_weight: float) -> Transform:
@@ -182,6 +190,9 @@ def adaptive_clip(clip_norm: float, quantile: float, clip_lr: float, bit_weight:
         following = now * torch.exp(-clip_lr * (share - quantile))
         return total[:-1] * _usable(now, total), {"clip_norm": following.clamp(clip_norm * 1e-6, clip_norm * 1e6)}
 
+    def clip_error(update: Tensor, context: Context) -> Tensor:
+        return encode(update, context)[:-1] * _usable(context.broadcast["clip_norm"], update) - update
+
     settings = {"clip_norm": clip_norm, "quantile": quantile, "clip_lr": clip_lr, "bit_weight": bit_weight}
     return Transform(
         "adaptive_clip",
@@ -192,6 +203,7 @@ def adaptive_clip(clip_norm: float, quantile: float, clip_lr: float, bit_weight:
         init=lambda w: {"clip_norm": torch.tensor(clip_norm, dtype=torch.float64, device=w.device)},
         broadcast=lambda streams, round, context, state: {"clip_norm": state["clip_norm"]},
         clipped=lambda update, context: _factor(update, context.broadcast["clip_norm"]),
+        clip_error=clip_error,
     )
 
 

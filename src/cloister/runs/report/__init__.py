@@ -18,8 +18,9 @@ if TYPE_CHECKING:
         in_words,
         settings_text,
     )
-    from cloister.runs.report.measurement_plots import Curves, measurements_plot
+    from cloister.runs.report.measurement_plots import measurements_plot
     from cloister.runs.report.measurements import measurements_tables, measurements_text
+    from cloister.runs.report.plot_parts import Curves
     from cloister.runs.report.runs import (
         communication_text,
         epsilons_table,
@@ -36,7 +37,8 @@ _DEFINES = {
     "catalogue": ("keys_table", "methods_table"),
     "clients": ("client_scores_table", "client_scores_text", "clients_table"),
     "comparison": (*("Compared", "compared", "comparison_scores_table", "in_words", "settings_text"),),
-    "measurement_plots": ("Curves", "measurements_plot"),
+    "measurement_plots": ("measurements_plot",),
+    "plot_parts": ("Curves",),
     "measurements": ("measurements_tables", "measurements_text"),
     "runs": (
         *("communication_text", "epsilons_table", "figures_table", "run_figures", "runs_plot", "runs_table"),

@@ -13,13 +13,33 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _EXACT = {
-    "updates and gradients before clipping": {
+    "updates and gradients": {
         "median norm": "norms/quantiles/0.5",
         "mean norm": "norms/mean",
         "clip factor": "clipping/mean",
         "its spread": "clipping/spread",
-        "clipped": "clipping/clipped",
+        "share clipped": "clipping/clipped",
         "gradient norm": "gradients/quantiles/0.5",
+    },
+    "cosines of updates": {
+        "of pairs": "cosine/pairwise",
+        "with the mean": "cosine/with_mean/mean",
+        "released with exact mean": "cosine/released",
+    },
+    "norms in the mean update": {
+        "signal": "signal/signal",
+        "noise": "signal/noise",
+        "expected noise": "signal/expected_noise",
+        "signal / noise": "signal/ratio",
+        "clipping bias": "signal/clipping_bias",
+        "unclipped": "signal/unclipped",
+    },
+    "sparsity": {
+        "zero in updates": "sparsity/updates",
+        "not sent": "sparsity/messages",
+        "overlap": "sparsity/overlap",
+        "by chance": "sparsity/by_chance",
+        "kept by anybody": "sparsity/union",
     },
     "training samples": {
         "train loss": "train/loss",
@@ -27,6 +47,14 @@ _EXACT = {
         "train accuracy": "train/accuracy",
         "accuracy gap": "train/accuracy_gap",
     },
+}
+_IN_A_LINE = {
+    "mean cosine of pairs of updates": "cosine/pairwise",
+    "cosine of the released mean with the exact one": "cosine/released",
+    "signal over noise": "signal/ratio",
+    "clipping bias of the mean": "signal/clipping_bias",
+    "share of coordinates that are not sent": "sparsity/messages",
+    "overlap of those that are": "sparsity/overlap",
 }
 _PAID_FOR = {"noise multiplier": "thresholds/noise_multiplier", "clip norm": "thresholds/clip_norm"}
 
@@ -63,13 +91,20 @@ def measurements_text(recorded: Recorded) -> str:
         exact.append(f"train accuracy {score} in round {last}, train-test gap {distance}")
     elif loss := recorded.by_round("train/loss"):
         exact.append(f"train loss {figure('loss', loss[max(loss)])} in round {max(loss)}")
-    for words, name in (("norm before clipping", "norms"), ("gradient norm of a sample", "gradients")):
+    before = " before clipping" if recorded.by_round("norms/clip_norm") else ""
+    for words, name in ((f"norm of an update{before}", "norms"), ("gradient norm of a sample", "gradients")):
         medians = recorded.by_round(f"{name}/quantiles/0.5")
         if medians:
             exact.append(f"median {words} {_from_to(medians)}")
-    if recorded.mean_clip_factor:
-        exact.append(f"mean clip factor {_from_to(recorded.mean_clip_factor)}")
-        exact.append(f"its mean spread over clients {_from_to(recorded.clip_factor_spread)}")
+    of = set(recorded.by_round("clipping/of").values()) - {"nothing"}
+    if recorded.mean_clip_factor and of:
+        exact.append(f"mean clip factor of {' and '.join(sorted(of))} {_from_to(recorded.mean_clip_factor)}")
+        exact.append(f"its mean spread {_from_to(recorded.clip_factor_spread)}")
+        exact.append(f"share that is clipped {_from_to(recorded.by_round('clipping/clipped'))}")
+    for words, name in _IN_A_LINE.items():
+        values = recorded.by_round(name)
+        if values:
+            exact.append(f"{words} {_from_to(values)}")
     for words, name in _PAID_FOR.items():
         values = recorded.by_round(name)
         if values:
