@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cloister.runs.run import run
     from cloister.runs.trained_model import TrainedModel
     from cloister.server.cohorts import cyclic, fixed_size, full, poisson
+    from cloister.studies.html.render import report
 
 __version__ = "0.1.0"
 
@@ -64,6 +65,7 @@ _DEFINED_IN = {
     "load": "runs.load",
     "personalize": "runs.personalization",
     "run": "runs.run",
+    "report": "studies.html.render",
 }
 _SUBPACKAGES = ("client", "data", "mechanisms", "methods", "models", "server", "theory", "transforms")
 
@@ -99,6 +101,7 @@ __all__ = [
     "personalize",
     "plan",
     "poisson",
+    "report",
     "run",
     "server",
     "theory",

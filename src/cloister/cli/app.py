@@ -19,6 +19,7 @@ from cloister.cli.data import data_app
 from cloister.cli.keys import RunCommand, keys
 from cloister.cli.output import file_and_words, new_folder, print_table, program, say, short_name
 from cloister.cli.plan import PlanCommand, plan
+from cloister.cli.report import report as write_report
 from cloister.cli.show import show
 from cloister.errors import CloisterError, Note
 
@@ -94,6 +95,7 @@ def resume(
 app.command(cls=PlanCommand, options_metavar="[FILE.toml] [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(plan)
 app.command(cls=Command, options_metavar="[METHOD] [KEY=VALUE ...]", context_settings=_ANY_KEYS)(keys)
 app.command(cls=Command)(show)
+app.command("report", cls=Command)(write_report)
 
 
 @app.command(cls=Command)
