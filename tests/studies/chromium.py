@@ -122,7 +122,7 @@ class Browser:
                 found.append(json.dumps(values)[:400])
             elif kind == "Log.entryAdded" and values["entry"]["level"] in ("error", "warning"):
                 found.append(values["entry"]["text"])
-        return found
+        return [text for text in found if "willReadFrequently" not in text]  # advice to plotly, about speed
 
     def requests(self) -> list[str]:
         """What the page asked for beyond itself."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from cloister.runs.folder import RunFolder
 from cloister.runs.recorded import Recorded
 from cloister.runs.report.runs import kept_lines
 from cloister.runs.scores import score_at_epsilon, watched_in
-from cloister.studies.html.discover import Found, run_folders
+from cloister.studies.html.discover import Found, rankings, run_folders
 from cloister.studies.html.landscape_file import Landscape, read_landscape
 
 ByRound = dict[int, float]
@@ -72,6 +72,8 @@ class Group:
     epsilon: float | None
     """At which it was aimed, or what it cost; None without a promise."""
     runs: tuple[RunData, ...]
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Further columns of the table of the study, such as what a paper reports."""
 
     @property
     def name(self) -> str:
@@ -103,6 +105,8 @@ class Study:
     """All runs of a page."""
 
     groups: tuple[Group, ...]
+    rankings: tuple[Mapping[str, Any], ...] = ()
+    """For each epsilon, which method is best and how sure that is, where a study says so."""
 
     @property
     def labels(self) -> list[str]:
@@ -142,8 +146,12 @@ def gather(paths: Sequence[Path]) -> Study:
         by_setting.setdefault(json_hash([one.label, setting_of(run)]), []).append((one, run))
     members = list(by_setting.values())
     labels = _labels(members)
-    groups = [Group(label, _level(own), tuple(own)) for label, own in zip(labels, _runs(members), strict=True)]
-    return Study(tuple(_in_order(groups)))
+    more = [own[0][0].more for own in members]
+    groups = [
+        Group(label, _level(own), tuple(own), columns)
+        for label, own, columns in zip(labels, _runs(members), more, strict=True)
+    ]
+    return Study(tuple(_in_order(groups)), tuple(rankings(paths)))
 
 
 def _in_order(groups: Sequence[Group]) -> list[Group]:

@@ -42,7 +42,11 @@ def scores(style: Style) -> Section | None:
     for metric in style.study.metrics:
         groups = [group for group in style.study.groups if group.first.metric == metric]
         found += _scores_of(style, groups, metric)
-    return _section("scores", "Scores", found)
+    ranked = [table for one in style.study.rankings if (table := tables.ranking(one)) is not None]
+    words = ("Rankings are those of the study's own file: paired by seed, p-values adjusted for the number of rows.",)
+    if not found and not ranked:
+        return None
+    return Section("scores", "Scores", tuple(found), tuple(ranked), words if ranked else ())
 
 
 def _scores_of(style: Style, groups: Sequence[Group], metric: str) -> list[Drawn]:
@@ -93,18 +97,29 @@ def clipping(style: Style) -> Section | None:
 
 
 def schedules(style: Style) -> Section | None:
-    """Noise and thresholds, which follow from what was released."""
-    found = []
+    """Noise and thresholds, which follow from what was released: drawn where they change, else said."""
+    found: list[Drawn | None] = []
+    constant: list[str] = []
     for name, words in (("noise_multiplier", "Noise multiplier"), ("clip_norm", "Clipping threshold")):
         key = f"thresholds/{name}"
-        groups = [
-            group for group in style.study.groups if any(value for run in group.by_round(key) for value in run.values())
-        ]
-        exact = any(_is_exact(run) for group in groups for run in group.runs)
-        for axis, draw in (("rounds", over_rounds), ("epsilon", over_epsilon)):
-            panel = draw(style, groups, key, words.lower())
-            found.append(_whole(f"{name}-over-{axis}", f"{words} over {axis}", _SEEDS, panel, mark=exact))
-    return _section("schedules", "Schedules", found)
+        own = {group: [set(run.values()) - {0} for run in group.by_round(key)] for group in style.study.groups}
+        groups = [group for group, seeds in own.items() if any(seeds)]
+        if any(len(values) > 1 for group in groups for values in own[group]):
+            found += [_schedule(style, groups, key, words, axis) for axis in ("rounds", "epsilon")]
+        elif groups:
+            values = {group.name: sorted(set().union(*own[group])) for group in groups}
+            each = "; ".join(f"{name} {', '.join(f'{one:.4g}' for one in found)}" for name, found in values.items())
+            constant.append(f"{words}, the same in all rounds: {each}.")
+    figures = tuple(one for one in found if one is not None)
+    return Section("schedules", "Schedules", figures, (), tuple(constant)) if figures or constant else None
+
+
+def _schedule(style: Style, groups: Sequence[Group], key: str, words: str, axis: str) -> Drawn | None:
+    draw = over_rounds if axis == "rounds" else over_epsilon
+    exact = any(_is_exact(run) for group in groups for run in group.runs)
+    name = key.removeprefix("thresholds/")
+    panel = draw(style, groups, key, words.lower())
+    return _whole(f"{name}-over-{axis}", f"{words} over {axis}", _SEEDS, panel, mark=exact)
 
 
 def _is_exact(run: RunData) -> bool:
@@ -143,7 +158,9 @@ def gap(style: Style) -> Section | None:
 def loss_landscapes(style: Style) -> Section | None:
     """The loss around the trained models."""
     groups = style.study.having(lambda run: run.landscape)
-    return _section("landscapes", "Loss landscapes", [*landscapes(groups, "loss"), *landscapes(groups, "accuracy")])
+    drawn = [figure for of in ("loss", "accuracy") for figure in landscapes(style, groups, of)]
+    table = tables.sharpness(groups)
+    return Section("landscapes", "Loss landscapes", tuple(drawn), (table,) if table else ()) if drawn else None
 
 
 def communication(style: Style) -> Section | None:
@@ -166,9 +183,7 @@ def partitions(style: Style) -> Section | None:
         f" Of more than {MOST_CLIENTS} clients, some are shown, evenly by number." if some else ""
     )
     figures = (Drawn("labels", "Labels per client", caption, panels, mark=True, legend=False),) if panels else ()
-    return (
-        Section("labels-per-client", "Labels per client", figures, (), tuple(missing)) if figures or missing else None
-    )
+    return Section("partition", "Partition", figures, (), tuple(missing)) if figures or missing else None
 
 
 def _over(style: Style, name: str, title: str, y: str, more: str = "") -> Drawn | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,16 +31,18 @@ def summary(study: Study) -> Table:
     """A row for each group: what it reached over seeds, and what is certified."""
     several = len(study.metrics) > 1
     claims = any(run.certificate.claimed for run in study.runs)
+    more = list(dict.fromkeys(name for group in study.groups for name in group.more))
     head = [
         *(("", "metric", "score") if several else ("", study.metrics[0])),
         *("seeds", "epsilon", "delta", "protected", "must be trusted"),
-        *("rounds", "noise", *(["paper claims"] if claims else [])),
+        *("rounds", "noise", *(["paper claims"] if claims else []), *more),
     ]
     rows, places = [], {label: place for place, label in enumerate(study.labels)}
     for group in study.groups:
         metric = [group.first.metric] if several else []
         claimed = [_claimed(group)] if claims else []
-        rows.append((group.label, *metric, score_text(group), str(len(group.runs)), *_price(group), *claimed))
+        columns = ["-" if group.more.get(name) is None else _shown(group.more[name]) for name in more]
+        rows.append((group.label, *metric, score_text(group), str(len(group.runs)), *_price(group), *claimed, *columns))
     start = 2 if several else 1
     numbers = frozenset({start, start + 1, start + 2, start + 3, start + 6, start + 7, start + 8})
     colors = tuple(places[group.label] for group in study.groups)
@@ -121,6 +123,42 @@ def settings(study: Study) -> Table | None:
 
 def _shown(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def ranking(found: Mapping[str, Any]) -> Table | None:
+    """One epsilon of a study's ranking: who is best, and whether the others' distance is more than noise."""
+    order = [one for one in found.get("order") or () if isinstance(one, Mapping)]
+    rows = [
+        (
+            str(one.get("name")),
+            _number(one.get("mean")),
+            str(one.get("verdict")),
+            _number(one.get("difference")),
+            "-" if one.get("low") is None else f"{_number(one['low'])} to {_number(one.get('high'))}",
+            _number(one.get("adjusted_p")),
+        )
+        for one in order
+    ]
+    title = f"{found.get('title', '')} ({found.get('metric', 'score')})"
+    head = (title, "mean", "verdict", "distance from the best", "interval", "adjusted p")
+    return Table(head, tuple(rows), numbers=frozenset({1, 3, 4, 5})) if rows else None
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, (int, float)) else "-"
+
+
+def sharpness(groups: Sequence[Group]) -> Table | None:
+    """How much the loss rises around the first model of each group that was looked at."""
+    found = {group.name: run.landscape for group in groups for run in reversed(group.runs) if run.landscape is not None}
+    radii = list(dict.fromkeys(radius for land in found.values() for radius in land.rise))
+    rows = [
+        (name, *(_number(land.rise.get(radius)) for radius in radii), _number(land.hessian))
+        for name, land in found.items()
+    ]
+    head = ("", *(f"rise at {radius}" for radius in radii), "largest eigenvalue")
+    notes = ("Rises are means over random directions, at so many lengths of the model's filters.",)
+    return Table(head, tuple(rows), numbers=frozenset(range(1, len(head))), notes=notes) if rows else None
 
 
 def communication(groups: Sequence[Group]) -> Table | None:

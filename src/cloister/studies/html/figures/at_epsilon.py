@@ -25,21 +25,33 @@ class Block:
 
 
 def blocks(style: Style, groups: Sequence[Group]) -> list[Block]:
-    """By the epsilon that groups were aimed at; without one in common, at the smallest that any of them spent."""
+    """By the epsilon that groups were aimed at. An epsilon about other neighbors, or at another delta, is another one;
+    where no two groups have one in common, they are compared at the smallest that any of them spent."""
     scored = [group for group in groups if group.scores]
-    by_level = {level: [group for group in scored if group.epsilon == level] for level in style.study.levels}
-    found = [
-        Block(level_name(level), tuple((group, spread(group.scores)) for group in own))
-        for level, own in by_level.items()
-        if own
-    ]
-    private = [group for group in scored if group.spent is not None]
-    if len(private) > 1 and all(len(own) < 2 for level, own in by_level.items() if level is not None):
-        found = [*_within_the_smallest(private), *found]
-    return found
+    meanings = dict.fromkeys(_meaning(group) for group in scored if group.spent is not None)
+    found: list[Block] = []
+    for meaning in meanings:
+        own = [group for group in scored if group.spent is not None and _meaning(group) == meaning]
+        words = f", for one {meaning[0]}, at delta {meaning[2]:g}" if len(meanings) > 1 else ""
+        by_level = {level: [group for group in own if group.epsilon == level] for level in style.study.levels}
+        if len(own) > 1 and all(len(members) < 2 for members in by_level.values()):
+            found += _within_the_smallest(own, words)
+        found += [_block(level_name(level) + words, members) for level, members in by_level.items() if members]
+    open_ended = [group for group in scored if group.spent is None]
+    return [*found, *([_block(level_name(None), open_ended)] if open_ended else [])]
 
 
-def _within_the_smallest(groups: Sequence[Group]) -> list[Block]:
+def _meaning(group: Group) -> tuple[str, str, float]:
+    """What an epsilon is about: the unit, the neighbors, and delta."""
+    certificate = group.first.certificate
+    return certificate.unit, certificate.adjacency, certificate.prices[0].delta
+
+
+def _block(title: str, members: Sequence[Group]) -> Block:
+    return Block(title, tuple((group, spread(group.scores)) for group in members))
+
+
+def _within_the_smallest(groups: Sequence[Group], words: str) -> list[Block]:
     """The last score of each run before it had spent more than the one that spent least."""
     least = min(group.spent for group in groups if group.spent is not None)
     members = []
@@ -49,7 +61,7 @@ def _within_the_smallest(groups: Sequence[Group]) -> list[Block]:
         values = [one.value for one in found if one is not None]
         if values:
             members.append((group, spread(values)))
-    title = f"within epsilon {least:.4g}, the last score before more was spent"
+    title = f"within epsilon {least:.4g}{words}, the last score before more was spent"
     return [Block(title, tuple(members))] if len(members) > 1 else []
 
 

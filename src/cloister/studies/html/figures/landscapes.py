@@ -1,98 +1,162 @@
-"""The loss around trained models: contours side by side, and one of them as a surface."""
+"""The loss around trained models: contours side by side, one of them as a surface, and a line through each."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from cloister.studies.html.figures.style import Drawn, Panel, new_figure
+from cloister.studies.html.figures.lines import add_curve
+from cloister.studies.html.figures.style import Drawn, Panel, Style, new_figure
 from cloister.studies.html.gather import Group
 from cloister.studies.html.landscape_file import Grid, Landscape
-from cloister.studies.html.over_seeds import short
+from cloister.studies.html.over_seeds import Curve, short
 
 _SCALE = "Cividis"
 _LEVELS = 14
+_MANY_TIMES = 5
+"""Where the loss rises by more than this, levels go up by a factor: else all of them lie far from the model."""
 
 
-def landscapes(groups: Sequence[Group], of: str) -> list[Drawn]:
-    """The loss, or the accuracy, of the first run of each group that recorded one."""
-    there = [(group.name, _first(group)) for group in groups]
-    grids = [(name, land, _of(land, of)) for name, land in there if land is not None]
-    found = [(name, land, grid) for name, land, grid in grids if grid is not None]
-    if not found:
-        return []
-    values = [value for _, _, grid in found for row in grid for value in row if value is not None]
-    least, most = min(values), max(values)
-    most = min(most, _shown(values))
-    contours = [_contour(name, land, grid, least, most, of) for name, land, grid in found]
-    words = f"{of} at the model plus alpha and beta times two random directions, scaled filter by filter"
-    flat = Drawn(
-        f"contours-{of}",
-        f"Contours of the {of}",
-        f"The {words}. The cross is the model. Levels are the same in all panels.",
-        tuple(contours),
-        mark=True,
-        legend=False,
-    )
-    return [flat, _surface(found, least, most, of, words)] if of == "loss" else [flat]
+@dataclass(frozen=True)
+class Shown:
+    """The landscape of one model."""
+
+    group: Group
+    land: Landscape
+    grid: Grid
 
 
-def _first(group: Group) -> Landscape | None:
-    return next((run.landscape for run in group.runs if run.landscape is not None), None)
+@dataclass(frozen=True)
+class Levels:
+    """From where to where colors go, the same in all panels."""
+
+    least: float
+    most: float
+    logarithmic: bool
+
+    @classmethod
+    def over(cls, shown: Sequence[Shown], of: str) -> Levels:
+        values = sorted(value for one in shown for row in one.grid for value in row if value is not None)
+        least, most = values[0], values[-1]
+        return cls(least, most, of == "loss" and least > 0 and most > _MANY_TIMES * least)
+
+    def at(self, value: float | None) -> float | None:
+        if value is None:
+            return None
+        return short(math.log10(value)) if self.logarithmic else short(value)
+
+    @property
+    def colors(self) -> dict[str, Any]:
+        """A color bar with the values themselves."""
+        plain = {"thickness": 10, "outlinewidth": 0}
+        if not self.logarithmic:
+            return plain
+        low, high = math.log10(self.least), math.log10(self.most)
+        ticks = [low + (high - low) * part / 4 for part in range(5)]
+        return {**plain, "tickvals": [short(tick) for tick in ticks], "ticktext": [f"{10**tick:.3g}" for tick in ticks]}
 
 
-def _of(land: Landscape, of: str) -> Grid | None:
-    return land.loss if of == "loss" else land.accuracy
+def landscapes(style: Style, groups: Sequence[Group], of: str) -> list[Drawn]:
+    """The loss, or the accuracy, around the first model of each group that has one."""
+    shown = [one for group in groups if (one := _first(group, of)) is not None]
+    planes = [one for one in shown if len(one.land.beta) > 1]
+    found = [_contours(planes, of), *([_surface(planes, of)] if of == "loss" else [])] if planes else []
+    if of == "loss" and shown:
+        found.append(_lines(style, shown))
+    return found
 
 
-def _shown(values: Sequence[float]) -> float:
-    """Where colors end: far away the loss may be a hundred times that of the model, and would hide everything else."""
-    ordered = sorted(values)
-    return ordered[math.ceil(0.95 * len(ordered)) - 1]
+def _first(group: Group, of: str) -> Shown | None:
+    land = next((run.landscape for run in group.runs if run.landscape is not None), None)
+    grid = None if land is None else land.loss if of == "loss" else land.accuracy
+    there = grid is not None and any(value is not None for row in grid for value in row)
+    return Shown(group, land, grid) if land is not None and grid is not None and there else None
 
 
-def _contour(name: str, land: Landscape, grid: Grid, least: float, most: float, of: str) -> Panel:
+def _caption(shown: Sequence[Shown], of: str, more: str) -> str:
+    samples = ", ".join(dict.fromkeys(f"{one.land.samples} {one.land.of} samples" for one in shown))
+    plane = "at the model plus alpha and beta times two random directions, each filter as long as the model's"
+    return f"The {of} on {samples} {plane}. {more}".strip()
+
+
+def _mark(shown: Sequence[Shown]) -> bool:
+    return any(one.land.of != "test" for one in shown)
+
+
+def _contours(shown: Sequence[Shown], of: str) -> Drawn:
+    levels = Levels.over(shown, of)
+    panels = tuple(_contour(one, levels, of) for one in shown)
+    caption = _caption(shown, of, "The cross is the model. Colors are the same in all panels.")
+    return Drawn(f"contours-{of}", f"Contours of the {of}", caption, panels, mark=_mark(shown), legend=False)
+
+
+def _contour(one: Shown, levels: Levels, of: str) -> Panel:
+    low, high = levels.at(levels.least), levels.at(levels.most)
+    assert low is not None
+    assert high is not None
     figure = new_figure("alpha", "beta")
     figure.add_contour(
-        x=[short(value) for value in land.alpha],
-        y=[short(value) for value in land.beta],
-        z=_numbers(grid),
+        x=[short(value) for value in one.land.alpha],
+        y=[short(value) for value in one.land.beta],
+        z=[[levels.at(value) for value in row] for row in one.grid],
+        customdata=_numbers(one.grid),
         colorscale=_SCALE,
-        zmin=short(least),
-        zmax=short(most),
-        contours={"start": short(least), "end": short(most), "size": short(max(most - least, 1e-9) / _LEVELS)},
-        line={"width": 0.6},
-        colorbar={"thickness": 10, "outlinewidth": 0},
-        hovertemplate=f"alpha %{{x:.3g}}, beta %{{y:.3g}}<br>{of} %{{z:.4g}}<extra></extra>",
+        zmin=low,
+        zmax=high,
+        contours={"start": low, "end": high, "size": short(max(high - low, 1e-9) / _LEVELS)},
+        line={"width": 0.5, "color": "#ffffff"},
+        colorbar=levels.colors,
+        hovertemplate=f"alpha %{{x:.3g}}, beta %{{y:.3g}}<br>{of} %{{customdata:.4g}}<extra></extra>",
     )
-    figure.add_scatter(x=[0], y=[0], mode="markers", marker={"symbol": "cross", "size": 9}, hoverinfo="skip")
-    figure.data[-1].marker.color = "#ffffff"
-    return Panel(figure, name, height=300)
+    cross = {"symbol": "cross", "size": 9, "color": "#ffffff", "line": {"color": "#000000", "width": 1}}
+    figure.add_scatter(x=[0], y=[0], mode="markers", marker=cross, hoverinfo="skip")
+    return Panel(figure, one.group.name, height=300)
 
 
-def _surface(found: Sequence[tuple[str, Landscape, Grid]], least: float, most: float, of: str, words: str) -> Drawn:
+def _surface(shown: Sequence[Shown], of: str) -> Drawn:
+    levels = Levels.over(shown, of)
     figure = new_figure("", "")
-    frames = [{0: _surface_data(land, grid, most)} for _, land, grid in found]
+    frames = [{0: _heights(one, levels)} for one in shown]
     figure.add_surface(
         **frames[0][0],
         colorscale=_SCALE,
-        cmin=short(least),
-        cmax=short(most),
-        colorbar={"thickness": 10, "outlinewidth": 0},
-        hovertemplate=f"alpha %{{x:.3g}}, beta %{{y:.3g}}<br>{of} %{{z:.4g}}<extra></extra>",
+        cmin=levels.at(levels.least),
+        cmax=levels.at(levels.most),
+        colorbar=levels.colors,
+        hovertemplate=f"alpha %{{x:.3g}}, beta %{{y:.3g}}<br>{of} %{{customdata:.4g}}<extra></extra>",
     )
-    axes = {"xaxis": {"title": {"text": "alpha"}}, "yaxis": {"title": {"text": "beta"}}}
-    figure.update_layout(scene={**axes, "zaxis": {"title": {"text": of}, "range": [short(least), short(most)]}})
-    caption = f"The {words}, cut off where nineteen in twenty values of all models lie below."
+    ticks = {name: value for name, value in levels.colors.items() if name.startswith("tick")}
+    height = {"title": {"text": of}, "range": [levels.at(levels.least), levels.at(levels.most)], **ticks}
+    axes = {"xaxis": {"title": {"text": "alpha"}}, "yaxis": {"title": {"text": "beta"}}, "zaxis": height}
+    camera = {"eye": {"x": 1.7, "y": 1.7, "z": 0.9}, "center": {"x": 0, "y": 0, "z": -0.15}}
+    figure.update_layout(scene={**axes, "aspectmode": "cube", "camera": camera})
+    names = tuple(one.group.name for one in shown)
     panel = Panel(figure, frames=tuple(frames), height=460)
-    names = tuple(name for name, _, _ in found)
-    return Drawn(f"surface-{of}", f"The {of} as a surface", caption, (panel,), mark=True, legend=False, choices=names)
+    caption = _caption(shown, of, "Heights are logarithmic." if levels.logarithmic else "")
+    return Drawn(
+        f"surface-{of}", f"The {of} as a surface", caption, (panel,), _mark(shown), legend=False, choices=names
+    )
 
 
-def _surface_data(land: Landscape, grid: Grid, most: float) -> dict[str, Any]:
-    cut = [[None if value is None else min(value, most) for value in row] for row in _numbers(grid)]
-    return {"x": [short(v) for v in land.alpha], "y": [short(v) for v in land.beta], "z": cut}
+def _heights(one: Shown, levels: Levels) -> dict[str, Any]:
+    return {
+        "x": [short(value) for value in one.land.alpha],
+        "y": [short(value) for value in one.land.beta],
+        "z": [[levels.at(value) for value in row] for row in one.grid],
+        "customdata": _numbers(one.grid),
+    }
+
+
+def _lines(style: Style, shown: Sequence[Shown]) -> Drawn:
+    figure = new_figure("alpha", "loss")
+    for one in shown:
+        x, y = zip(*one.land.line.items(), strict=True) if one.land.line else ((), ())
+        curve = Curve([short(value) for value in x], [short(value) for value in y], None)
+        add_curve(figure, style, one.group, curve if x else None, "alpha")
+    words = "Along the first direction alone: a flat line is a flat minimum."
+    return Drawn("landscape-lines", "The loss along a line", words, (Panel(figure),), mark=_mark(shown))
 
 
 def _numbers(grid: Grid) -> Grid:

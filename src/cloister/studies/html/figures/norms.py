@@ -29,13 +29,14 @@ def distributions(style: Style, groups: Sequence[Group], of: str, title: str, ca
     found = {group: [_histogram(group, of, number) for number in rounds] for group in there}
     limits = {group: [_limit(group, of, number) for number in rounds] for group in there}
     frame = _frame(found, limits)
+    start = max((n for n in range(len(rounds)) if all(own[n] for own in found.values())), default=len(rounds) - 1)
     labels = dict.fromkeys(group.label for group in there)
     panels = []
     for label in labels:
         own = [group for group in there if group.label == label]
-        panels.append(_panel(style, own, found, limits, frame, label))
+        panels.append(_panel(style, own, found, limits, frame, label, start))
     names = tuple(f"round {number}" for number in rounds)
-    return Drawn(f"distribution-of-{of}", title, caption, tuple(panels), mark=True, frames=names)
+    return Drawn(f"distribution-of-{of}", title, caption, tuple(panels), mark=True, frames=names, start=start)
 
 
 def _rounds(group: Group, of: str) -> set[int]:
@@ -89,6 +90,7 @@ def _panel(
     limits: Mapping[Group, list[float | None]],
     frame: Mapping[str, Any],
     label: str,
+    start: int,
 ) -> Panel:
     figure = new_figure("norm", "share")
     figure.update_xaxes(type="log", range=frame["x"], **_octaves(frame["x"]))
@@ -99,7 +101,7 @@ def _panel(
         number = len(figure.data)
         name = words(level_name(group.epsilon))
         figure.add_scatter(
-            **traces[-1][0],
+            **traces[start][0],
             name=name,
             mode="lines",
             line=style.line(group, shape="hv"),
@@ -109,7 +111,7 @@ def _panel(
             meta=style.meta(group),
         )
         figure.add_scatter(
-            **traces[-1][1],
+            **traces[start][1],
             name=f"{name}, clipped to",
             mode="lines",
             line=style.line(group, width=3),

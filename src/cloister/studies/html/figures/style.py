@@ -37,6 +37,8 @@ class Drawn:
     legend: bool = True
     frames: tuple[str, ...] = ()
     """What a slider goes through, in words; every panel then has as many frames."""
+    start: int = 0
+    """The frame that is drawn at first."""
     choices: tuple[str, ...] = ()
     """What a menu chooses from; every panel then has as many frames."""
 
