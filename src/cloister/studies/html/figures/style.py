@@ -21,8 +21,9 @@ NO_PRIVACY = "longdashdot"
 MARKERS = ("circle", "square", "diamond", "triangle-up", "cross")
 SHADES = ((0.0, "#0072b200"), (1.0, "#0072b2"))
 """From nothing to much, on either page."""
-BAND = "2e"
-"""The opacity of a band, as hexadecimal digits behind its color."""
+BAND, FAINT_BAND = "2e", "1a"
+"""The opacity of a band, as hexadecimal digits behind its color; fainter where many lie over one another."""
+_MANY_GROUPS = 4
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def add_band(figure: go.Figure, style: Style, group: Group, x: Sequence[float], 
         mode="lines",
         line={"width": 0},
         fill="toself",
-        fillcolor=style.color(group) + BAND,
+        fillcolor=style.color(group) + (BAND if len(style.study.groups) <= _MANY_GROUPS else FAINT_BAND),
         hoverinfo="skip",
         meta={**style.meta(group), "band": True},
     )

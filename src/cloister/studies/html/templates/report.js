@@ -78,10 +78,17 @@
     });
   };
 
+  // On a narrow screen a surface is seen from farther away, and without its color bar.
+  const fitted = (plot, data, layout) => {
+    if (!layout.scene || plot.clientWidth >= 420) return [data, layout];
+    const { eye } = layout.scene.camera, away = { x: eye.x * 1.35, y: eye.y * 1.35, z: eye.z * 1.35 };
+    return [data.map((trace) => ({ ...trace, showscale: false })), merged(layout, { scene: { camera: { eye: away } } })];
+  };
+
   const draw = (plot) => {
     drawn.add(plot);
     const layout = merged(pageLayout(plot), figures[plot.dataset.figure].layout);
-    Plotly.react(plot, traces(plot), layout, config(plot));
+    Plotly.react(plot, ...fitted(plot, traces(plot), layout), config(plot));
     root.dataset.drawn = String(drawn.size);
   };
   const drawAgain = (within) => plots.filter((plot) => drawn.has(plot) && within.contains(plot)).forEach(draw);
