@@ -36,6 +36,15 @@ METHODS = {
     "dp_fedsam": {"clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-2, "rho": 0.05, "sam": "plain", "momentum": 0.0},
 }
 SEEDS = (0, 1)
+LANDSCAPE = {
+    "alpha": [-1.0, 0.0, 1.0],
+    "beta": [-2.0, 0.0, 2.0],
+    "of": "train",
+    "samples": 20,
+    "loss": [[3.0, 2.0, 1.0], [0.5, 0.25, 0.5], ["nan", 4.0, 5.0]],  # a list for each alpha
+    "accuracy": None,
+    "sharpness": {"rise": {"1": 0.7}, "hessian": None},
+}
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +55,7 @@ def study(tmp_path_factory) -> Path:
         for seed in SEEDS:
             experiment = build({**SHARED, **own, "method": method, "seed": seed})
             experiment.start(folder=folder / f"{method}-{seed}", config=experiment.toml, progress=False)
+    (folder / "dp_fedavg-0" / "landscape.json").write_text(json.dumps(LANDSCAPE))
     return folder
 
 
@@ -180,7 +190,8 @@ def test_what_is_exact_is_marked_beside_each_figure(page):
     assert {name for name, mark in marked.items() if not mark} == {
         *("accuracy-over-rounds", "accuracy-over-epsilon", "accuracy-at-epsilon", "upload"),
     }
-    assert {"distribution-of-norms", "clipping-clipped", "clipping-mean", "train-accuracy_gap", "labels"} <= set(marked)
+    exact = {"distribution-of-norms", "clipping-clipped", "clipping-mean", "train-accuracy_gap", "labels"}
+    assert exact | {"contours-loss", "surface-loss", "landscape-lines"} <= set(marked)
 
 
 def test_labels_per_client_add_up_to_the_training_samples(page):
@@ -212,17 +223,37 @@ def _plotly() -> str:
     return get_plotlyjs()
 
 
-def test_labels_of_a_study_are_escaped_in_page_and_plots(study, tmp_path):
-    from cloister.studies.html.gather import Group, Study, gather
-    from cloister.studies.html.render import render
-
-    (group, *_) = gather([study]).groups
-    page = render(Study((Group(EVIL, group.epsilon, group.runs),)), "title", labels=False)
+def test_a_study_says_labels_columns_and_ranking_and_all_are_escaped(study, tmp_path):
+    cells = [{"folder": f"dp_fedavg-{seed}", "label": EVIL, "swept": {"seed": seed, "epsilon": 8.0}} for seed in SEEDS]
+    row = {"label": EVIL, "swept": {"epsilon": 8.0}, "more": {"paper <b>": "77.7"}}
+    best = {"name": EVIL, "mean": 0.5, "verdict": "best"}
+    other = {"name": "other", "mean": 0.4, "verdict": "worse", "difference": -0.1, "low": -0.2, "high": -0.05}
+    ranking = [{"title": "epsilon 8", "metric": "accuracy", "order": [best, other]}]
+    (tmp_path / "results.json").write_text(json.dumps({"cells": cells, "rows": [row], "ranking": ranking}))
+    for seed in SEEDS:
+        (tmp_path / f"dp_fedavg-{seed}").symlink_to(study / f"dp_fedavg-{seed}")
+    page = cl.report(tmp_path, tmp_path / "page.html", title="title", labels=False).read_text()
     assert "<script>alert" not in page
     assert "<img" not in page.replace(_plotly(), "")
+    words = Elements(page).words
+    for found in (EVIL, "paper <b>", "77.7", "worse", "-0.2 to -0.05"):
+        assert found in words
     names = [trace.get("name", "") for figure in figures_of(page).values() for trace in figure["data"]]
     assert any(names)
     assert not any("<" in name for name in names)
+
+
+def test_a_landscape_is_drawn_as_it_was_computed(page):
+    figures = figures_of(page)
+    contour = figures["contours-loss-0"]["data"][0]
+    assert (contour["x"], contour["y"]) == ([-1, 0, 1], [-2, 0, 2])
+    heights = [
+        [None if value is None else round(math.log10(value), 4) for value in row] for row in contour["customdata"]
+    ]
+    assert [[None if value is None else round(value, 4) for value in row] for row in contour["z"]] == heights
+    assert contour["customdata"] == [[3, 0.5, None], [2, 0.25, 4], [1, 0.5, 5]]
+    (line,) = figures["landscape-lines-0"]["data"]
+    assert (line["x"], line["y"]) == ([-1, 0, 1], [2, 0.25, 4])
 
 
 def test_one_run_is_a_report_as_well(study, tmp_path):
@@ -251,7 +282,8 @@ def test_it_renders_in_a_browser(page, tmp_path):
         for dark, width in ((False, 1280), (True, 1280), (False, 360)):
             browser.open(path, width, 1200, dark=dark, phone=width < 500)
             assert browser.ask("document.documentElement.scrollWidth") <= width
-            assert browser.ask("[...document.querySelectorAll('.plot')].every(plot => plot.querySelector('.main-svg'))")
+            plots = "[...document.querySelectorAll('.plot')]"
+            assert browser.ask(f"{plots}.every(plot => plot.querySelector('.main-svg, canvas'))")
             points = browser.ask("document.querySelectorAll('.plot .scatterlayer .trace path.js-line').length")
             assert points >= 2 * 2 * 8  # two methods, line and band, in most figures
             light = browser.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
