@@ -102,7 +102,7 @@ def render(study: Study, title: str, labels: bool = True) -> str:
         scripts={name: _safe_script(text) for name, text in scripts.items()},
         hashes=[_hash(text) for text in scripts.values()],
         marked=any(figure.mark for section in found for figure in section.figures),
-        simulated=[group for group in study.groups if not all(run.certificate.secure_rng for run in group.runs)],
+        simulated=[run for run in study.runs if run.certificate.private and not run.certificate.secure_rng],
     )
 
 
