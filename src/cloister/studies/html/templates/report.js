@@ -88,6 +88,7 @@
   const draw = (plot) => {
     drawn.add(plot);
     const layout = merged(pageLayout(plot), figures[plot.dataset.figure].layout);
+    if (printing) layout.width = plot.clientWidth;
     Plotly.react(plot, ...fitted(plot, traces(plot), layout), config(plot));
     root.dataset.drawn = String(drawn.size);
   };
@@ -150,8 +151,17 @@
   };
   document.querySelectorAll(".numbers").forEach((one) => one.addEventListener("toggle", () => one.open && numbers(one)));
 
-  // Paper is white, and shows everything.
-  const forPrint = (on) => { printing = on; plots.forEach(draw); };
+  // Paper is white, narrow, and shows everything. When this is called, the style of paper does not hold yet.
+  let chosenTheme;
+  const forPrint = (on) => {
+    if (on) chosenTheme = root.dataset.theme;
+    printing = on;
+    if (on) root.dataset.theme = "light";
+    else if (chosenTheme) root.dataset.theme = chosenTheme;
+    else delete root.dataset.theme;
+    root.classList.toggle("paper", on);
+    plots.forEach(draw);
+  };
   window.addEventListener("beforeprint", () => forPrint(true));
   window.addEventListener("afterprint", () => forPrint(false));
 })();
