@@ -10,6 +10,7 @@ from typing import Any
 
 from cloister.errors import CloisterError
 from cloister.privacy.certificate import Certificate
+from cloister.privacy.certificate_text import round_up
 from cloister.privacy.description import RunDescription, json_hash
 from cloister.runs import measurement_file
 from cloister.runs.communication import Communication, communication_of
@@ -134,8 +135,15 @@ class Study:
 
 
 def level_name(epsilon: float | None) -> str:
-    """An epsilon as legends have it."""
-    return "no privacy" if epsilon is None else f"epsilon {epsilon:.4g}"
+    """An epsilon as legends have it: never less than it is.
+
+    >>> level_name(8.0), level_name(0.88615), level_name(None)
+    ('epsilon 8', 'epsilon 0.887', 'no privacy')
+    """
+    if epsilon is None:
+        return "no privacy"
+    short = f"{epsilon:.4g}"
+    return f"epsilon {short if float(short) >= epsilon else round_up(epsilon)}"
 
 
 def gather(paths: Sequence[Path]) -> Study:

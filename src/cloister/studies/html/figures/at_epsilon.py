@@ -61,7 +61,7 @@ def _within_the_smallest(groups: Sequence[Group], words: str) -> list[Block]:
         values = [one.value for one in found if one is not None]
         if values:
             members.append((group, spread(values)))
-    title = f"within epsilon {least:.4g}{words}, the last score before more was spent"
+    title = f"within {level_name(least)}{words}, the last score before more was spent"
     return [Block(title, tuple(members))] if len(members) > 1 else []
 
 
