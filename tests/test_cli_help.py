@@ -45,7 +45,7 @@ def test_the_help_of_a_run_fits_a_screen(command):
         assert part.default in page
 
 
-@pytest.mark.parametrize("name", ["plan", "keys", "resume", "show", "compare", "demo", "methods"])
+@pytest.mark.parametrize("name", ["plan", "keys", "resume", "show", "report", "compare", "demo", "methods"])
 def test_the_help_of_every_command_fits_a_screen(command, name):
     lines = lines_of(command(name, "--help"))
     assert len(lines) <= SCREEN[0]

@@ -15,12 +15,15 @@ from conftest import toy_task
 
 HEAVY = (
     *("torch", "numpy", "scipy", "pandas", "matplotlib", "dp_accounting", "sklearn", "torchmetrics", "PIL"),
-    *("safetensors", "pyarrow", "tensorboard", "mlflow", "opacus"),
+    *("safetensors", "pyarrow", "tensorboard", "mlflow", "opacus", "plotly", "jinja2"),
 )
 PRICING = ("numpy", "scipy", "dp_accounting", "safetensors")
 """What it takes to read a run and to price it."""
 
-COMMANDS = ("run", "resume", "plan", "keys", "show", "methods", "compare", "tune", "demo", "predict", "export")
+COMMANDS = (
+    *("run", "resume", "plan", "keys", "show", "report", "landscape", "theory", "methods", "compare", "tune", "demo"),
+    *("predict", "export"),
+)
 LIGHT = [
     *("", "--help", "--version", "data --help"),
     *(f"{name} --help" for name in COMMANDS),

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cloister.runs.trained_model import TrainedModel
     from cloister.server.cohorts import cyclic, fixed_size, full, poisson
     from cloister.studies.compare import Comparison, compare
+    from cloister.studies.html.render import report
     from cloister.studies.landscape import landscape
     from cloister.studies.tuning import Tuned, tune
 
@@ -72,6 +73,7 @@ _DEFINED_IN = {
     "Tuned": "studies.tuning",
     "tune": "studies.tuning",
     "landscape": "studies.landscape",
+    "report": "studies.html.render",
 }
 _SUBPACKAGES = ("client", "data", "mechanisms", "methods", "models", "server", "theory", "transforms")
 
@@ -111,6 +113,7 @@ __all__ = [
     "personalize",
     "plan",
     "poisson",
+    "report",
     "run",
     "server",
     "theory",

@@ -19,6 +19,7 @@ from cloister.cli.keys import RunCommand, keys
 from cloister.cli.landscape import landscape
 from cloister.cli.output import file_and_words, interruptible, new_folder, print_table, program, say, short_name
 from cloister.cli.plan import PlanCommand, plan
+from cloister.cli.report import report as write_report
 from cloister.cli.show import show
 from cloister.cli.theory import theory
 from cloister.cli.tune import tune
@@ -98,6 +99,7 @@ app.command(cls=Command, options_metavar="[METHOD] [KEY=VALUE ...]", context_set
 app.command(cls=Command)(show)
 app.command(cls=Command)(landscape)
 app.command(cls=Command)(theory)
+app.command("report", cls=Command)(write_report)
 
 
 @app.command(cls=Command)
