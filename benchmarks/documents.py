@@ -66,9 +66,9 @@ def mnist_methods() -> str:
         name = f"`{label}`" if re.fullmatch(r"\w+", label) else label
         first = next(iter(own.values()))
         if None in own:
-            cells = [f"{name}, no privacy", f"{first['accuracy']:.3f}", "", "infinite", "infinite"]
+            cells = [f"{name}, no privacy", f"{first['mean']:.3f}", "", "infinite", "infinite"]
         else:
-            cells = [name, *(f"{own[t]['accuracy']:.3f}" for t in (8.0, 2.0))]
+            cells = [name, *(f"{own[t]['mean']:.3f}" for t in (8.0, 2.0))]
             cells += [f"{own[t]['epsilon']:.4f}" for t in (8.0, 2.0)]
         lines.append("| " + " | ".join([*cells, f"{first['upload_bytes'] / 1000:.1f}"]) + " |")
     return "\n".join([*lines, *_settings(rows)])
@@ -195,8 +195,8 @@ def measure() -> None:
         folders = {f"epsilon {epsilon}": RunFolder.open(runs / f"epsilon {epsilon}") for epsilon in (8, 2)}
         write_figures(folders, DOCS / "mnist-writers.json", f"cloister run {file} {ENGINE} epsilon=8.0 (and 2.0)")
         cloister("compare", "experiments/mnist-methods.toml", ENGINE, "--folder", str(runs / "methods"))
-        for end in ("json", "png"):
-            shutil.copyfile(runs / "methods" / f"compare.{end}", DOCS / f"mnist-methods.{end}")
+        for name in ("results.json", "compare.png"):
+            shutil.copyfile(runs / "methods" / name, DOCS / f"mnist-methods{Path(name).suffix}")
         shown = RunFolder.open(runs / "methods" / "blur_lus-epsilon-2").certificate()
         (DOCS / "blur-lus-certificate.txt").write_text(f"{shown}\n")
 

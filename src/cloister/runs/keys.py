@@ -76,8 +76,8 @@ def is_writable(kind: Any) -> bool:
 def refuse_several(name: str, values: list[Any]) -> NoReturn:
     """Several values where a run takes one."""
     raise CloisterError(
-        f"Expected one value for {name}, found {shown(values)}: give one of them, or try all of them by "
-        "`cloister compare` in place of `cloister run`."
+        f"Expected one value for {name}, found {shown(values)}: give one of them, or run all of them by "
+        "`cloister compare`."
     )
 
 

@@ -67,16 +67,20 @@ class Comparison:
         self.settings = differing(cells)
         """By series, the settings in which they differ."""
         self._found: dict[str, Compared] = {}
+        self._threads = 1
 
     def __repr__(self) -> str:
         failed = f", {len(self.failures)} failed" if self.failures else ""
         return f"<Comparison: {len(self._found)} of {len(self.cells)} runs{failed}, in {self.folder}>"
 
-    def run(self, jobs: Jobs = 1, *, command: str = "", **options: Any) -> Iterator[tuple[Cell, Compared]]:
+    def run(
+        self, jobs: Jobs = 1, *, command: str = "", threads: int = 1, **options: Any
+    ) -> Iterator[tuple[Cell, Compared]]:
         """Run what is left, and give each cell with its result as it ends; then write the results. Options are those
         of `run_cells`. Where cells failed, the results of the others are written before `CellsFailed` is raised."""
+        self._threads = threads
         try:
-            for cell, folder in run_cells(self.cells, self.folder, jobs, **options):
+            for cell, folder in run_cells(self.cells, self.folder, jobs, threads=threads, **options):
                 settings = self.settings[series_name(cell.label, cell.swept)]
                 found = compared(cell.label, cell.epsilon, folder, settings, cell.swept)
                 self._found[cell.folder] = found
@@ -131,7 +135,9 @@ class Comparison:
         if not self._found:
             return
         found, rows = self._by_folder(), self.rows
-        write_results(self.folder / FILE, {cell.folder: cell for cell in self.cells}, found, self.failures, command)
+        cells = {cell.folder: cell for cell in self.cells}
+        told: dict[str, Any] = {"failed": self.failures, "command": command, "threads": self._threads}
+        write_results(self.folder / FILE, cells, found, **told)
         for name, form in tables.FILES.items():
             write_atomically(self.folder / name, tables.table(rows, form).encode())
         comparison_plot(rows, self.folder / "compare.png")

@@ -11,7 +11,9 @@ A file of a single run is a comparison, too: of that method, over whatever has a
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -161,17 +163,22 @@ def _label(method: Any) -> str:
 
 
 def _listed(value: Any) -> Any:
-    """Words in brackets, as a shell leaves them: model=[mlp,logistic]."""
+    """Words in brackets without their quotes, as a shell leaves them: model=[mlp,logistic]."""
     if not (isinstance(value, str) and value[:1] + value[-1:] == "[]"):
         return value
-    return [_word(one.strip()) for one in value[1:-1].split(",")]
+    quoted = re.sub(r"[^\[\],\s][^\[\],]*", lambda found: _quoted(found[0].strip()), value)
+    return _toml(quoted, value)
 
 
-def _word(text: str) -> Any:
+def _quoted(text: str) -> str:
+    return text if _toml(text) is not None else json.dumps(text)
+
+
+def _toml(text: str, otherwise: Any = None) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except ValueError:
-        return text
+        return otherwise
 
 
 def _epsilons(found: Any) -> list[float]:

@@ -52,16 +52,24 @@ FILE = "results.json"
 
 
 def write_results(
-    path: Path, cells: Mapping[str, Cell], results: Mapping[str, Compared], failed: Mapping[str, str], command: str
+    path: Path,
+    cells: Mapping[str, Cell],
+    results: Mapping[str, Compared],
+    *,
+    failed: Mapping[str, str],
+    command: str,
+    threads: int,
 ) -> None:
     """The results by folder, as a file."""
     rows = rows_of(results.values())
     metrics = {row.monitor for row in rows}
+    about = made_by(command, _device(cells.values()))
     write_json(
         path,
         {
             "format": FORMAT,
-            **made_by(command, _device(cells.values())),
+            **about,
+            "machine": {**about["machine"], "threads": threads},
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": sum(run.seconds for run in results.values()),
             "metric": next(iter(metrics)) if len(metrics) == 1 else None,

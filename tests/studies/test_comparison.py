@@ -1,0 +1,162 @@
+"""A comparison over seeds, from its file to its tables: every figure is that of the runs, what differs is shown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import cloister as cl
+from cloister.errors import CloisterError
+from cloister.runs.folder import RunFolder
+from cloister.studies.plots import comparison_plot
+from cloister.studies.ranking_text import ranking_text
+from cloister.studies.results import read_results
+from cloister.studies.rows import ranked, rows_of
+from cloister.studies.tables import adjacencies, table
+
+FILE = {
+    "epsilons": [4.0],
+    "seed": [0, 1, 2],
+    "shared": {
+        "clients": 20,
+        "clip_norm": 1.0,
+        "local_steps": 2,
+        "sampling_rate": 0.5,
+        "rounds": 1,
+        "delta": 1e-2,
+        "lr": [0.1, 1.0],
+        "engine": "vectorized",
+    },
+    "methods": {"fedavg": {}, "dp_fedavg": {}, "a_b 50": {"method": "dp_fedavg", "lr": 0.5}},
+}
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    return cl.compare(FILE, tmp_path_factory.mktemp("compare") / "runs", jobs=1, progress=False)
+
+
+def score(comparison, name: str) -> float:
+    return RunFolder.open(comparison.folder / name).metrics()[-1]["accuracy"]
+
+
+def test_rows_are_means_over_seeds_of_what_the_runs_reached(comparison):
+    assert repr(comparison).startswith("<Comparison: 15 of 15 runs, in ")
+    assert len(comparison.cells) == len(comparison.results) == 15
+    rows = {(row.label, row.swept.get("lr")): row for row in comparison.rows}
+    assert list(rows) == [
+        *(("fedavg", 0.1), ("fedavg", 1.0), ("dp_fedavg", 0.1), ("dp_fedavg", 1.0), ("a_b 50", None)),
+    ]
+    own = [score(comparison, f"dp_fedavg-epsilon-4-lr-1-seed-{seed}") for seed in range(3)]
+    row = rows["dp_fedavg", 1.0]
+    assert row.scores == dict(enumerate(own))
+    assert (row.about.mean, row.about.sd) == (pytest.approx(np.mean(own)), pytest.approx(np.std(own, ddof=1)))
+    names = [f"dp_fedavg-epsilon-4-lr-1-seed-{seed}" for seed in range(3)]
+    spent = [RunFolder.open(comparison.folder / name).certificate().epsilon for name in names]
+    assert (row.epsilon, row.delta, row.target) == (max(spent), 1e-2, 4.0)
+    assert (rows["fedavg", 0.1].epsilon, rows["fedavg", 0.1].delta) == (None, None)
+
+
+def test_the_file_has_what_its_layout_says(comparison):
+    found = read_results(comparison.folder)
+    assert set(found) == {
+        *("format", "command", "written", "software", "machine", "seconds", "metric", "confidence", "rows", "cells"),
+        *("ranking", "failed"),
+    }
+    assert (found["format"], found["metric"], found["failed"]) == (1, "accuracy", {})
+    assert [len(found[name]) for name in ("rows", "cells")] == [5, 15]
+    row, cell = found["rows"][2], found["cells"][6]
+    assert row["swept"] == {"epsilon": 4.0, "lr": 0.1}
+    assert row["seeds"] == [0, 1, 2]
+    assert row["scores"] == [one["score"] for one in found["cells"][6:9]]
+    assert (row["n"], row["epsilon"] <= 4.0, row["settings"]["lr"]) == (3, True, 0.1)
+    assert cell["folder"] == "dp_fedavg-epsilon-4-lr-0.1-seed-0"
+    assert (cell["seed"], cell["values"]["local_steps"]) == (0, 2)
+    assert [group["title"] for group in found["ranking"]] == ["without privacy", "at epsilon 4"]
+    path = comparison.folder / "results.json"
+    other = comparison.folder.parent / "other.json"
+    other.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(CloisterError, match="Expected results of format 1"):
+        read_results(other)
+    for name in ("table.md", "table.csv", "table.tex", "compare.png"):
+        assert (comparison.folder / name).stat().st_size > 200
+
+
+def test_tables_agree_in_every_format_and_show_what_differs(comparison):
+    frame = comparison.to_pandas()
+    parsed = list(csv.DictReader(io.StringIO(comparison.table("csv"))))
+    markdown = [line.strip("|").split("|") for line in comparison.table("markdown").splitlines()]
+    assert list(parsed[0]) == list(frame)
+    assert len(parsed) == len(frame) == len(markdown) - 2 == 5
+    assert [float(row["mean"]) for row in parsed] == list(frame["mean"])
+    heads = [one.strip() for one in markdown[0]]
+    for name in ("method", "lr", "at epsilon", "accuracy", "n", "95 % interval", "spent", "delta", "clip_norm"):
+        assert name in heads
+    last = dict(zip(heads, (one.strip() for one in markdown[-1]), strict=True))
+    assert (last["method"], last["n"], last["at epsilon"]) == ("a_b 50", "3", "4")
+    assert last["accuracy"] == f"{frame['mean'].iloc[-1]:.3f} ± {frame['sd'].iloc[-1]:.3f}"
+    assert float(last["spent"]) >= frame["epsilon"].iloc[-1], "rounded upwards"
+    fedavg = dict(zip(heads, (one.strip() for one in markdown[2]), strict=True))
+    assert (fedavg["spent"], fedavg["delta"], fedavg["clip_norm"]) == ("infinity", "-", "-")
+    latex = comparison.table("latex")
+    assert latex.count("\\\\\n") == 6
+    for words in ("\\toprule", "\\midrule", "\\bottomrule", "a\\_b 50", "$\\pm$", "$\\infty$", "95 \\% interval"):
+        assert words in latex
+    assert "a_b 50" in comparison.table("text")
+    with pytest.raises(CloisterError, match="Expected format to be one of"):
+        comparison.table("html")
+
+
+def test_seeds_that_are_not_the_same_for_all_are_shown(comparison):
+    rows = rows_of(comparison.results[:-1])
+    assert "| 0 1 |" in table(rows)
+    assert "seeds" not in comparison.table().splitlines()[0]
+    others = [replace(run, adjacency="replace one client") for run in comparison.results[-3:]]
+    assert "not about the same neighbors for all" in adjacencies(rows_of([*comparison.results[:12], *others]))
+    assert adjacencies(comparison.rows) is None
+
+
+def test_paired_comparisons_and_rankings_rest_on_the_runs(comparison):
+    first, second = "dp_fedavg, lr 1.0", "dp_fedavg, lr 0.1"
+    found = comparison.paired(first, second)
+    scores = [[score(comparison, f"dp_fedavg-epsilon-4-lr-{lr}-seed-{seed}") for seed in range(3)] for lr in (1, 0.1)]
+    reference = stats.ttest_rel(*scores)
+    assert found.mean == pytest.approx(np.mean(scores[0]) - np.mean(scores[1]))
+    assert found.p is None or math.isclose(found.p, reference.pvalue)
+    with pytest.raises(CloisterError, match="one epsilon"):
+        comparison.paired(first, "fedavg, lr 0.1")
+    with pytest.raises(CloisterError, match="with results at this epsilon, found 'dp_fedprox'"):
+        comparison.paired(first, "dp_fedprox")
+    (alone, private) = comparison.ranking()
+    assert [len(group.order) for group in (alone, private)] == [2, 3]
+    means = [one.about.mean for one in private.order]
+    assert means == sorted(means, reverse=True)
+    text = ranking_text(comparison.ranking())
+    assert "at epsilon 4, the best accuracy is" in text
+    assert "with 3 seeds, only large differences" in text
+    single = ranking_text(ranked(rows_of([run for run in comparison.results if run.seed == 0])))
+    assert "One seed: whether a difference is more than chance cannot be told" in single
+
+
+def test_a_swept_number_is_drawn_as_lines(comparison, tmp_path):
+    runs = [
+        replace(run, swept={**run.swept, "lr": 0.01 * 10**place}) for place, run in enumerate(comparison.results[6:9])
+    ]
+    comparison_plot(rows_of(runs), tmp_path / "lines.png")
+    assert (tmp_path / "lines.png").stat().st_size > 5000
+
+
+def test_what_is_done_is_taken_as_it_is_and_seeds_can_be_added(comparison):
+    """The last test: it changes the folder."""
+    before = {path: path.stat().st_mtime_ns for path in comparison.folder.glob("*/*")}
+    with pytest.raises(CloisterError, match="one with these runs alone, found a_b-50-epsilon-4-seed-0"):
+        cl.compare({**FILE, "methods": {"dp_fedavg": {}}}, comparison.folder, jobs=1)
+    more = cl.compare(FILE, comparison.folder, jobs=1, seed=[0, 1, 2, 3])
+    assert [row.about.n for row in more.rows] == [4] * 5
+    assert before == {path: path.stat().st_mtime_ns for path in before}
