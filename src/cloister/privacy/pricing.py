@@ -234,7 +234,8 @@ def _(event: DiscreteGaussianSum) -> Pricing:
     unbounded = event.noise_multiplier < _LEAST_NOISE
     return Pricing(
         lambda drawn: (
-            f"{everybody.get(drawn, drawn) if rate == 1 else f'Poisson {drawn}, rate {rate:g}'}, {event.shares} discrete Gaussians of scale {event.scale:.6g} in the modular sum of "
+            f"{everybody.get(drawn, drawn) if rate == 1 else f'Poisson {drawn}, rate {rate:g}'}, "
+            f"{event.shares} discrete Gaussians of scale {event.scale:.6g} in the modular sum of "
             f"{event.dimension} coordinates, noise multiplier {event.noise_multiplier:.6g} after rounding"
         ),
         Adjacency.ADD_OR_REMOVE_ONE,
