@@ -32,7 +32,7 @@ def test_every_method_with_a_secure_sum_is_audited():
     assert {name.split()[0] for name in AUDITED_SUMS} == {name.split()[0] for name in SUMS}
 
 
-QUICK = {("pfl discrete", "noise"), ("pfl discrete", "sensitivity"), ("pfl discrete", "price"), ("dp_fed", "batches")}
+QUICK = {("pfl discrete", "noise"), ("pfl discrete", "sensitivity"), ("pfl discrete", "price")}
 MASKED = {("fed_spa", "sensitivity"), ("fed_spa", "batches")}  # a sample's marks are masked in part
 
 
@@ -173,6 +173,8 @@ def test_a_share_beyond_the_table_is_a_sum_of_several(monkeypatch):
         lambda: cl.methods.fed_spa(trust="sum", bound="quantile"),
         lambda: federation(replace(cl.methods.pfl(**SUM), mechanism=cl.mechanisms.gaussian(1.0, "distributed"))),
         lambda: federation(replace(cl.methods.pfl(**SUM), local=cl.client.one_gradient(4))),
+        lambda: federation(replace(cl.methods.pfl(**SUM), transform=cl.transforms.clip_l2(0.01))),
+        lambda: federation(replace(cl.methods.pfl(**SUM), transform=cl.transforms.capped_weights(5.0))),
         lambda: replace(federation(cl.methods.pfl(**SUM))[0], copies=2),
     ],
 )

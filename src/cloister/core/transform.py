@@ -48,7 +48,9 @@ class Transform:
     both sides know which. `weighting` is set where a message depends on how many samples its client has
     (`Context.samples`). `stays_finite` promises a finite message for every finite update; without that promise every
     message is looked at, and one that is not finite counts as zero. `clipped` measures what clipping does to an update,
-    where this is what the transform is for; nothing that is sent is computed by it.
+    where this is what the transform is for; nothing that is sent is computed by it. `bounds_distance`: what sensitivity
+    says of norms also holds for the distance of two messages whose updates are that far apart, as one sample makes it
+    in a sum over many. (Clipping does not promise that: two vectors of norm S may be 2 S apart.)
     """
 
     name: str
@@ -65,3 +67,4 @@ class Transform:
     weighting: Weighting | None = None
     stays_finite: bool = False
     clipped: Clipped | None = None
+    bounds_distance: bool = False

@@ -94,4 +94,5 @@ def chain(*parts: Transform) -> Transform:
         weightings[0] if weightings else None,
         all(part.stays_finite for part in parts),
         clipped if any(part.clipped is not None for part in parts) else None,
+        all(part.bounds_distance for part in parts),
     )
