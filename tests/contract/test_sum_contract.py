@@ -19,7 +19,7 @@ from cloister.privacy.ledger import Charge, Ledger
 from cloister.random.streams import Streams
 from cloister.round import answer, close_round, open_round, run_round
 from cloister.round.queries import Query, ask
-from conftest import federation, share, toy_task
+from conftest import federation, killed_in_round, share, toy_task
 from contract.catalogue import AUDITED_SUMS, SAMPLES, fed_of
 from contract.sum_audit import AUDITS, audited
 from round.test_halves import Node, books, server_of
@@ -204,3 +204,17 @@ def test_queries_beside_a_secure_sum_have_shares_of_the_noise_of_whoever_needs_m
     found = ask(fed, Ledger.create(None, "test", {}), query, charges, fed.population, 0)
     assert float(found.mean.std()) * 15 == pytest.approx(3.0 / math.sqrt(0.5), rel=0.02)
     assert found.noise * 15 == pytest.approx(3.0 / math.sqrt(0.5))
+
+
+def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    """Momentum over rounds is kept by the server, and a charged round is not charged again."""
+    settings = {"rounds": 4, "delta": 1e-3, "progress": False, "engine": "loop"}
+    method = cl.methods.pfl(**SUM, sample_rate=0.5, momentum=0.9, lr_decay=0.9, noise="discrete")
+    whole = cl.run(method, toy_task(), folder=tmp_path / "whole", **settings)
+    with killed_in_round(monkeypatch, 3):
+        cl.run(method, toy_task(), folder=tmp_path / "parts", **settings)
+    parts = cl.run(method, toy_task(), folder=tmp_path / "parts", resume=True, **settings)
+    assert parts.certificate.ledger_hash == whole.certificate.ledger_hash
+    assert parts.epsilon == whole.epsilon
+    for one, other in zip(parts.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(one, other)
