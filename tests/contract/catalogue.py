@@ -172,6 +172,16 @@ AUDITED_STEPS: dict[str, Method] = {
     "adap_dp_fl quantile": cl.methods.adap_dp_fl(**_ADAPTIVE, threshold="quantile"),
 }
 
+# Where it is in a secure sum, for `sum_audit.py`: unequal rates and equal ones, all samples, a mask, whole numbers.
+_IN_SUM: dict[str, Any] = {"clip_norm": CLIP, "noise_multiplier": 1.3, "trust": "sum"}
+AUDITED_SUMS: dict[str, Method] = {
+    "pfl": cl.methods.pfl(**_IN_SUM, batch_size=4, honest_fraction=0.6),
+    "pfl discrete": cl.methods.pfl(**_IN_SUM, batch_size=4, poisson_rate="exact", noise="discrete"),
+    "dp_fed": cl.methods.dp_fed(**_IN_SUM, sample_rate=0.3),
+    "dp_fed whole": cl.methods.dp_fed(**_IN_SUM, sample_rate=1.0, noise="discrete", honest_fraction=0.5),
+    "fed_spa": cl.methods.fed_spa(**_IN_SUM, batch_size=4, keep_fraction=0.75),
+}
+
 COHORTS = {"poisson": cl.poisson(0.6), "fixed_size": cl.fixed_size(5), "full": cl.full()}
 
 

@@ -43,6 +43,10 @@ def clipped_sum(
         clipping: by the norm, unless another is given.
         active: the fraction of coordinates that count, the same ones for all clients of a round; `told` says where the
             server tells them, as a vector of ones and zeros named "active". The clip is for the active part.
+
+    >>> rule = clipped_sum(0.5, batch_size=64, poisson_rate="exact")
+    >>> rule.sample_l2, rule.batching.sampling_rate(640), rule.batching.steps_for(640)
+    (0.5, 0.1, 1)
     """
     expect_positive("clip_norm", clip_norm, "choose the norm to which a sample's gradient is clipped")
     expect_count("batch_size", batch_size, "the number of samples in a mini-batch")

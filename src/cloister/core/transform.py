@@ -49,7 +49,9 @@ class Transform:
     (`Context.samples`). `stays_finite` promises a finite message for every finite update; without that promise every
     message is looked at, and one that is not finite counts as zero. `clipped` measures what clipping does to an update,
     and `clip_error` is what it takes from it (clipped minus unclipped, in the update's own units and with its weight),
-    where this is what the transform is for; nothing that is sent is computed by them.
+    where this is what the transform is for; nothing that is sent is computed by them. `bounds_distance`: what
+    sensitivity says of norms also holds for the distance of two messages whose updates are that far apart, as one
+    sample makes it in a sum over many. (Clipping does not promise that: two vectors of norm S may be 2 S apart.)
     """
 
     name: str
@@ -67,3 +69,4 @@ class Transform:
     stays_finite: bool = False
     clipped: Clipped | None = None
     clip_error: Callable[[Tensor, Context], Tensor] | None = None
+    bounds_distance: bool = False

@@ -40,6 +40,11 @@ def sample_shares(
     which changes its law by less than exp(-10^10).
 
     Guarantee: a released sum carries shares of honest members whose variances add up to (z S)^2 at least.
+
+    >>> shares, like, within = sample_shares(2.0, honest_fraction=0.5), torch.zeros(10_000), Sensitivity(3.0, 10_000)
+    >>> one = shares.draw(2.0, Streams(0), like, within, 1, 0, 8)  # of round 1, client 0, among 8: 2 x 3 / sqrt(4)
+    >>> 2.9 < float(one.std()) < 3.1
+    True
     """
     expect_share("honest_fraction", honest_fraction, "1 counts on every member of a round", one=True)
     expect_one_of("noise", law, ("gaussian", "discrete"))

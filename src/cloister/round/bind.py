@@ -305,6 +305,11 @@ def _expect_sums_of_samples(method: Method) -> None:
     """Noise that protects samples in a sum is for messages in which a sample's part is bounded, of one batch a round,
     by a rule that says so; and such messages have no other."""
     local, mechanism = method.local, method.mechanism
+    if local.sample_l2 is not None and not method.transform.bounds_distance:
+        raise CloisterError(
+            f"Expected transforms that bound how far a sample can move a sum, for {local.name}, found "
+            f"{_parts(method)}: leave out what only bounds norms (clip_l2)."
+        )
     if (local.sample_l2 is None) == (mechanism.honest_fraction is None) or mechanism.place == "nowhere":
         return
     raise CloisterError(

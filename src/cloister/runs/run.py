@@ -157,10 +157,9 @@ def _now_and_then(ready: Ready, task: Task) -> int:
     A sample costs about three times as much to train on as to test.
     """
     batching, sizes = ready.fed.method.local.batching, ready.fed.population.counts.double()
+    batch = batching.batch_size if batching.sample_rate is None else batching.expected(int(sizes.mean()))
     passed = (
-        float(sizes.mean()) * batching.local_epochs
-        if batching.local_epochs
-        else (batching.local_steps or 1) * batching.usual_size(max(int(sizes.max()), 1))
+        float(sizes.mean()) * batching.local_epochs if batching.local_epochs else (batching.local_steps or 1) * batch
     )
     rounds = batching.by_round or (1,)
     trained = 3 * passed * sum(rounds) / len(rounds) * ready.fed.denominator

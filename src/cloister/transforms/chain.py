@@ -110,4 +110,5 @@ def chain(*parts: Transform) -> Transform:
         all(part.stays_finite for part in parts),
         clipped if any(part.clipped is not None for part in parts) else None,
         clip_error if any(part.clip_error is not None for part in parts) else None,
+        all(part.bounds_distance for part in parts),
     )

@@ -16,7 +16,7 @@ _ROUNDING = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2e-2, to
 
 def identity() -> Transform:
     """Leave the update as it is. The bound stays unknown, so no private mechanism will accept it."""
-    return Transform("identity", {}, lambda update, context: update, lambda known, layout: known)
+    return Transform("identity", {}, lambda update, context: update, lambda known, layout: known, bounds_distance=True)
 
 
 def clip_l2(clip_norm: float) -> Transform:
@@ -63,6 +63,7 @@ def normalize_l2(clip_norm: float) -> Transform:
         lambda known, layout: Sensitivity(clip_norm, known.length),
         stays_finite=True,
         clipped=clipped,
+        clip_error=lambda update, context: scale_to_norm(update, clip_norm) - update,
     )
 
 

@@ -40,7 +40,8 @@ def to_grid(points: float, bits: int = 32) -> Transform:
             return Sensitivity(integer=True)
         return Sensitivity(points * known.l2 + math.sqrt(known.length), known.length, integer=True)
 
-    return Transform("to_grid", {"points": points, "bits": bits}, encode, sensitivity, decode, bits=bits)
+    settings = {"points": points, "bits": bits}
+    return Transform("to_grid", settings, encode, sensitivity, decode, bits=bits, bounds_distance=True)
 
 
 _MOST = 2.0**52

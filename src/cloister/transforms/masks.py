@@ -118,6 +118,7 @@ def common_part(keep_fraction: float) -> Transform:
         sensitivity,
         decode,
         broadcast=broadcast,
+        bounds_distance=True,
     )
 
 
