@@ -1,0 +1,140 @@
+"""The cells of a paper's table: every row at every value of every axis, as the keys of a run.
+
+A key takes its value from, the later the stronger: [shared] and the file's axes, [methods.NAME], the axes of that
+method, the scale, and whoever runs it. A list of values is an axis of its own, named after its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from functools import partial
+from itertools import product
+from typing import Any
+
+from cloister.errors import CloisterError, expect
+from cloister.runs.choices import PARTS
+from cloister.runs.config import Experiment, build, method_info, parts_of
+from cloister.runs.resolution import known_keys
+from cloister.runs.signatures import introspected
+from cloister.studies.papers.files import PaperFile
+from cloister.studies.papers.reported import label_of
+from cloister.studies.papers.scale import Scale
+
+BUDGET = {"epsilon", "delta", "noise_multiplier", "allow_large_delta"}
+"""Keys that a method without privacy does without."""
+ABSENT = "none"
+"""What a key is set to where it shall not be given, though others share it."""
+Axes = dict[str, dict[str, dict[str, Any]]]
+"""By name, what the values of each are called, and the keys that each stands for."""
+
+
+@dataclass(frozen=True)
+class PaperCell:
+    """One run of a table, but for the seed."""
+
+    method: str
+    """The row, as the paper calls it."""
+    axes: dict[str, str]
+    keys: dict[str, Any]
+    """Of the run; a seed is missing."""
+    reported_as: str
+    """The row of the paper whose number stands beside it."""
+    changed: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Keys that are not as in the paper's setting: its value, and the one here (None: the default)."""
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return ", ".join([self.method, *(f"{axis} {label}" for axis, label in self.axes.items())])
+
+    @property
+    def at(self) -> dict[str, str]:
+        """Where the paper's number stands."""
+        return {"method": self.reported_as, **self.axes}
+
+    @property
+    def replicates(self) -> bool:
+        """Whether it does what the authors ran, in place of what is proven."""
+        return self.reported_as != self.method
+
+    def experiment(self, seed: int) -> Experiment:
+        """The run with a seed. Its keys are checked now, and its data are read when it starts."""
+        keys = {**self.keys, "seed": seed}
+        try:
+            parts = parts_of(keys, PARTS, introspected().run)
+            parts.make("method", **parts.make_if_chosen("server"))
+            parts.make("cohort")
+            parts.make_if_chosen("partition")
+        except CloisterError as error:
+            raise type(error)(f"In {self.name}: {error}") from error
+        return Experiment(parts.resolved, partial(_start, keys))
+
+
+def _start(keys: Mapping[str, Any], **options: Any) -> Any:
+    return build(keys).start(**options)
+
+
+def cells_of(
+    file: PaperFile, scale: Scale, overrides: Mapping[str, Any] | None = None, rows: str | None = None
+) -> list[PaperCell]:
+    """All cells of a file at a scale; `rows` is a pattern for their names, such as "DP-FedSAM*"."""
+    over = dict(overrides or {})
+    found, used = [], set()
+    for label in file.table("methods"):
+        for cell in _cells_of_method(file, label, scale, over):
+            used |= set(cell.keys)
+            found.append(cell)
+    for key in {**{k: v for k, v in file.table("shared").items() if scale.name == "full"}, **over}:
+        expect(key in used, f"keys that some run of {file.name} has", key, "remove it")
+    wanted = [cell for cell in found if rows is None or fnmatch(cell.name, rows) or fnmatch(cell.method, rows)]
+    names = ", ".join(dict.fromkeys(cell.method for cell in found))
+    expect(bool(wanted), f"a pattern for rows of {file.name}", rows, f"rows are {names}")
+    return wanted
+
+
+def _cells_of_method(file: PaperFile, label: str, scale: Scale, over: Mapping[str, Any]) -> Iterable[PaperCell]:
+    table = file.table("methods", label)
+    reported_as, own_axes = table.pop("reported_as", label), table.pop("axes", {})
+    shared, shared_axes = _swept(file.table("shared"))
+    own, swept = _swept({"method": label, **table})
+    common: Axes = {name: axis for name, axis in {**shared_axes, **file.table("axes")}.items() if name not in own}
+    mine: Axes = {**swept, **own_axes}
+    private = method_info(own).unit != "nobody"
+    only = scale.only(file)
+    if label not in only.get("method", [label]):
+        return
+    axes = {**common, **mine}
+    if not private:
+        axes = {name: axis for name, axis in axes.items() if any(set(keys) - BUDGET for keys in axis.values())}
+    labels = [[one for one in axis if one in only.get(name, axis)] for name, axis in axes.items()]
+    for at in (dict(zip(axes, chosen, strict=True)) for chosen in product(*labels)):
+        keys = dict(shared)
+        for name in at:
+            if name in common and name not in mine:
+                keys |= common[name][at[name]]
+        keys |= own
+        for name in at:
+            if name in mine:
+                keys |= mine[name][at[name]]
+        changes = {**scale.changes(file, label, keys), **over}
+        papers = _known(keys, private, always=own)
+        ours = _known({**keys, **changes}, private, always=() if changes else own)
+        different = {
+            key: (papers.get(key), ours.get(key)) for key in {**papers, **ours} if papers.get(key) != ours.get(key)
+        }
+        yield PaperCell(label, at, ours, reported_as, different)
+
+
+def _swept(table: Mapping[str, Any]) -> tuple[dict[str, Any], Axes]:
+    """Plain keys, and an axis for every key with a list of values."""
+    axes = {key: {label_of(one): {key: one} for one in value} for key, value in table.items() if isinstance(value, list)}
+    return {key: value for key, value in table.items() if key not in axes}, axes
+
+
+def _known(keys: Mapping[str, Any], private: bool, always: Iterable[str] = ()) -> dict[str, Any]:
+    """Those keys that the chosen parts have, for what others share is none of theirs; and some, to be refused."""
+    known = known_keys(introspected(), keys) | set(always)
+    given = {key: value for key, value in keys.items() if value != ABSENT and key in known}
+    return {key: value for key, value in given.items() if private or key not in BUDGET}
