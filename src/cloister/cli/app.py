@@ -18,6 +18,7 @@ from cloister.cli.data import data_app
 from cloister.cli.keys import RunCommand, keys
 from cloister.cli.output import file_and_words, interruptible, new_folder, print_table, program, say, short_name
 from cloister.cli.plan import PlanCommand, plan
+from cloister.cli.reproduce import reproduce
 from cloister.cli.show import show
 from cloister.errors import CloisterError, Note
 
@@ -93,6 +94,7 @@ def resume(
 app.command(cls=PlanCommand, options_metavar="[FILE.toml] [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(plan)
 app.command(cls=Command, options_metavar="[METHOD] [KEY=VALUE ...]", context_settings=_ANY_KEYS)(keys)
 app.command(cls=Command)(show)
+app.command(cls=Command, options_metavar="[NAME] [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(reproduce)
 
 
 @app.command(cls=Command)

@@ -18,6 +18,8 @@ from cloister.runs.choices import PARTS
 from cloister.runs.config import Experiment, build, method_info, parts_of
 from cloister.runs.resolution import known_keys
 from cloister.runs.signatures import introspected
+from cloister.runs.task_cache import TaskCache
+from cloister.studies.cells import Cell
 from cloister.studies.papers.files import PaperFile
 from cloister.studies.papers.reported import label_of
 from cloister.studies.papers.scale import Scale
@@ -59,7 +61,11 @@ class PaperCell:
         """Whether it does what the authors ran, in place of what is proven."""
         return self.reported_as != self.method
 
-    def experiment(self, seed: int) -> Experiment:
+    def run(self, seed: int, tasks: TaskCache) -> Cell:
+        """The run with a seed, as studies run it."""
+        return Cell(self.method, {**self.axes, "seed": seed}, self.experiment(seed, tasks))
+
+    def experiment(self, seed: int, tasks: TaskCache | None = None) -> Experiment:
         """The run with a seed. Its keys are checked now, and its data are read when it starts."""
         keys = {**self.keys, "seed": seed}
         try:
@@ -69,11 +75,11 @@ class PaperCell:
             parts.make_if_chosen("partition")
         except CloisterError as error:
             raise type(error)(f"In {self.name}: {error}") from error
-        return Experiment(parts.resolved, partial(_start, keys))
+        return Experiment(parts.resolved, partial(_start, keys, tasks))
 
 
-def _start(keys: Mapping[str, Any], **options: Any) -> Any:
-    return build(keys).start(**options)
+def _start(keys: Mapping[str, Any], tasks: TaskCache | None, **options: Any) -> Any:
+    return build(keys, tasks).start(**options)
 
 
 def cells_of(
@@ -129,7 +135,8 @@ def _cells_of_method(file: PaperFile, label: str, scale: Scale, over: Mapping[st
 
 def _swept(table: Mapping[str, Any]) -> tuple[dict[str, Any], Axes]:
     """Plain keys, and an axis for every key with a list of values."""
-    axes = {key: {label_of(one): {key: one} for one in value} for key, value in table.items() if isinstance(value, list)}
+    lists = {key: value for key, value in table.items() if isinstance(value, list)}
+    axes = {key: {label_of(one): {key: one} for one in values} for key, values in lists.items()}
     return {key: value for key, value in table.items() if key not in axes}, axes
 
 
