@@ -100,37 +100,66 @@ def cells_of(
     return wanted
 
 
-def _cells_of_method(file: PaperFile, label: str, scale: Scale, over: Mapping[str, Any]) -> Iterable[PaperCell]:
-    table = file.table("methods", label)
-    reported_as, own_axes = table.pop("reported_as", label), table.pop("axes", {})
-    shared, shared_axes = _swept(file.table("shared"))
-    own, swept = _swept({"method": label, **table})
-    common: Axes = {name: axis for name, axis in {**shared_axes, **file.table("axes")}.items() if name not in own}
-    mine: Axes = {**swept, **own_axes}
-    private = method_info(own).unit != "nobody"
-    only = scale.only(file)
-    if label not in only.get("method", [label]):
-        return
-    axes = {**common, **mine}
-    if not private:
-        axes = {name: axis for name, axis in axes.items() if any(set(keys) - BUDGET for keys in axis.values())}
-    labels = [[one for one in axis if one in only.get(name, axis)] for name, axis in axes.items()]
-    for at in (dict(zip(axes, chosen, strict=True)) for chosen in product(*labels)):
+@dataclass(frozen=True)
+class _Method:
+    """A table [methods.NAME]: its keys, its axes, and what it says of itself."""
+
+    label: str
+    own: dict[str, Any]
+    mine: Axes
+    reported_as: str
+    pinned: list[str]
+    """Keys that belong to the method's nature, such as its one round: neither a scale nor a command changes them."""
+
+    @classmethod
+    def of(cls, file: PaperFile, label: str) -> _Method:
+        table = file.table("methods", label)
+        reported_as, axes, pinned = table.pop("reported_as", label), table.pop("axes", {}), table.pop("pinned", [])
+        own, swept = _swept({"method": label, **table})
+        return cls(label, own, {**swept, **axes}, reported_as, pinned)
+
+    @property
+    def private(self) -> bool:
+        """Whether it protects anybody, and so has a budget."""
+        return method_info(self.own).unit != "nobody"
+
+    def axes(self, common: Axes) -> Axes:
+        """Those of the file and its own; without those that are about budgets alone where it has none."""
+        every = {**common, **self.mine}
+        return every if self.private else {name: axis for name, axis in every.items() if not _about_budgets(axis)}
+
+    def keys(self, shared: Mapping[str, Any], common: Axes, at: Mapping[str, str]) -> dict[str, Any]:
+        """Of the cell at these values of the axes, in the order of their strength."""
         keys = dict(shared)
         for name in at:
-            if name in common and name not in mine:
-                keys |= common[name][at[name]]
-        keys |= own
+            keys |= {} if name in self.mine else common[name][at[name]]
+        keys |= self.own
         for name in at:
-            if name in mine:
-                keys |= mine[name][at[name]]
-        changes = {**scale.changes(file, label, keys), **over}
-        papers = _known(keys, private, always=own)
-        ours = _known({**keys, **changes}, private, always=() if changes else own)
-        different = {
-            key: (papers.get(key), ours.get(key)) for key in {**papers, **ours} if papers.get(key) != ours.get(key)
-        }
-        yield PaperCell(label, at, ours, reported_as, different)
+            keys |= self.mine[name][at[name]] if name in self.mine else {}
+        return keys
+
+
+def _cells_of_method(file: PaperFile, label: str, scale: Scale, over: Mapping[str, Any]) -> Iterable[PaperCell]:
+    method, only = _Method.of(file, label), scale.only(file)
+    if label not in only.get("method", [label]):
+        return
+    shared, swept = _swept(file.table("shared"))
+    common = {name: axis for name, axis in {**swept, **file.table("axes")}.items() if name not in method.own}
+    axes = method.axes(common)
+    labels = [[one for one in axis if one in only.get(name, axis)] for name, axis in axes.items()]
+    for at in (dict(zip(axes, chosen, strict=True)) for chosen in product(*labels)):
+        keys = method.keys(shared, common, at)
+        changes = {**scale.changes(file, label, keys), **over, **{key: keys[key] for key in method.pinned}}
+        papers = _known(keys, method.private, always=method.own)
+        as_it_is = scale.name == "full" and not over
+        ours = papers if as_it_is else _known({**keys, **changes}, method.private)
+        every = {**papers, **ours}
+        changed = {key: (papers.get(key), ours.get(key)) for key in every if papers.get(key) != ours.get(key)}
+        yield PaperCell(label, at, ours, method.reported_as, changed)
+
+
+def _about_budgets(axis: Mapping[str, Mapping[str, Any]]) -> bool:
+    return all(set(keys) <= BUDGET for keys in axis.values())
 
 
 def _swept(table: Mapping[str, Any]) -> tuple[dict[str, Any], Axes]:
