@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
 from cloister.errors import CloisterError, expect
 from cloister.runs.choices import PARTS
 from cloister.runs.config import Experiment, build, method_info, parts_of
-from cloister.runs.resolution import known_keys
+from cloister.runs.resolution import keys_by_name
 from cloister.runs.signatures import introspected
 from cloister.runs.task_cache import TaskCache
 from cloister.studies.cells import Cell
@@ -171,6 +171,12 @@ def _swept(table: Mapping[str, Any]) -> tuple[dict[str, Any], Axes]:
 
 def _known(keys: Mapping[str, Any], private: bool, always: Iterable[str] = ()) -> dict[str, Any]:
     """Those keys that the chosen parts have, for what others share is none of theirs; and some, to be refused."""
-    known = known_keys(introspected(), keys) | set(always)
+    known = _names(tuple((part, keys[part]) for part in PARTS if part in keys)) | set(always)
     given = {key: value for key, value in keys.items() if value != ABSENT and key in known}
     return {key: value for key, value in given.items() if private or key not in BUDGET}
+
+
+@cache
+def _names(chosen: tuple[tuple[str, str], ...]) -> set[str]:
+    """The keys of a run with these parts."""
+    return set(keys_by_name(introspected(), dict(chosen)))
