@@ -56,7 +56,7 @@ def reproduce(
     finally:
         if path.is_dir():
             result = plan.found(path)
-            print_table(result.terminal())
+            _print_whole(result.terminal())
             for note in result.notes():
                 say(f"\n{note}")
     say(f"\nkept in {path}: reproduce.md, reproduce.csv, reproduce.json, curves.csv")
@@ -81,6 +81,16 @@ def _list() -> None:
         table.add_row(name, title)
     print_table(table)
     say(f"\nOne of them on a CPU, in seconds, without data files: {program()} reproduce NAME --scale tiny")
+
+
+def _print_whole(table: Any) -> None:
+    """In lines as long as it takes: broken numbers cannot be read."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console()
+    needed = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+    Console(width=max(console.width, needed)).print(table, crop=False)
 
 
 def _show_cells(plan: Any) -> None:

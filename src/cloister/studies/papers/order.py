@@ -8,6 +8,9 @@ from itertools import combinations
 from cloister.studies.papers.outcomes import Row
 from cloister.studies.statistics import paired
 
+ONE_SEED = " (one seed)"
+"""At the end of a verdict that rests on numbers whose spread is unknown."""
+
 
 def compared(row: Row) -> bool:
     """Whether it takes part: a proven method of the paper that was run."""
@@ -47,7 +50,7 @@ def _verdict(row: Row, rows: Sequence[Row], axes: Sequence[str]) -> str:
             wrong.append(_name(other, axes))
         else:
             sure += 1
-    few = " (one seed)" if min((len(one.by_seed()) for one in [row, *others]), default=0) < 2 else ""
+    few = ONE_SEED if min((len(one.by_seed()) for one in [row, *others]), default=0) < 2 else ""
     if wrong:
         return f"no: {', '.join(wrong)}{few}"
     if unsure:

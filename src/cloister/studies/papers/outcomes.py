@@ -80,7 +80,8 @@ def _percent(value: float | None) -> float | None:
 def _megabytes(folder: RunFolder) -> float:
     """What a client sent on average."""
     description, lines = folder.description(), folder.metrics()
-    return description.upload_bytes * sum(line["cohort"] for line in lines) / description.task.clients / 1e6
+    sent: int = sum(line["cohort"] for line in lines)
+    return description.upload_bytes * sent / description.task.clients / 1e6
 
 
 @dataclass(frozen=True)

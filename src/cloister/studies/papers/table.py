@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 HEAD = ("paper", "here", "last round", "claimed epsilon", "true epsilon", "at delta", "order holds")
 """What is said of every row, after its name and the values of its axes; `here` is by the paper's own metric."""
 
+SHORT = {
+    "last round": "last",
+    "claimed epsilon": "claimed",
+    "true epsilon": "true",
+    "at delta": "delta",
+    "order holds": "order",
+}
+"""Heads at a terminal, which is narrow."""
+
 
 @dataclass(frozen=True)
 class Reproduction:
@@ -42,7 +51,10 @@ class Reproduction:
         """What has to be said below the table."""
         seeds = ", ".join(map(str, self.seeds))
         text = [f"Scale: {self.scale.name}. Seeds: {seeds}. Here: {METRICS[self.file.metric]}, in percent."]
+        text += ["Epsilon: as the paper claims it, and the true one of the runs here, at delta, in the worst seed."]
         text += [order.in_words(self.rows, self.file.order)]
+        if any(verdict.endswith(order.ONE_SEED) for verdict in order.verdicts(self.rows, self.file.order)):
+            text.append("Of some cells there is one seed: their order is by these numbers alone.")
         if self.file.about.get("absent"):
             text.append(f"No numbers of the paper: {self.file.about['absent']}.")
         text += [f"In the paper: {one}" for one in self.file.about.get("notes", [])]
@@ -52,13 +64,15 @@ class Reproduction:
         """For people at a terminal."""
         from cloister.runs.report.style import new_table
 
-        lines = self.lines()
+        lines = [line for row, line in zip(self.rows, self.lines(), strict=True) if line["here"] or _plain(row)]
         heads = [head for head in lines[0] if any(line[head] for line in lines)]
-        table = new_table(*heads)
-        table.columns[0].justify = table.columns[-1].justify = "left"
-        table.columns[0].no_wrap = True
+        table = new_table(*(SHORT.get(head, head) for head in heads))
+        for head, column in zip(heads, table.columns, strict=True):
+            column.no_wrap = True
+            column.justify = "left" if head in ("row", "order holds") else "right"
         for line in lines:
-            table.add_row(*(line[head] for head in heads))
+            brief = {**line, "order holds": line["order holds"].partition(":")[0].removesuffix(order.ONE_SEED)}
+            table.add_row(*(brief[head] for head in heads))
         return table
 
     def markdown(self) -> str:
@@ -106,6 +120,10 @@ class Reproduction:
         """Row by row, as plain values."""
         verdicts = order.verdicts(self.rows, self.file.order)
         return [_record(row, verdict) for row, verdict in zip(self.rows, verdicts, strict=True)]
+
+
+def _plain(row: Row) -> bool:
+    return row.quantity == "accuracy"
 
 
 def _line(row: Row, verdict: str) -> dict[str, str]:
@@ -169,7 +187,7 @@ def _record(row: Row, verdict: str) -> dict[str, Any]:
 def flat_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record in one line of a CSV file."""
     paper, ours = record["paper"] or {}, record["here"] or {}
-    first = next(iter(record["runs"].values()), {})
+    first: dict[str, Any] = next(iter(record["runs"].values()), {})
     return {
         "method": record["method"],
         **record["axes"],
