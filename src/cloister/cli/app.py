@@ -20,6 +20,7 @@ from cloister.cli.landscape import landscape
 from cloister.cli.output import file_and_words, interruptible, new_folder, print_table, program, say, short_name
 from cloister.cli.plan import PlanCommand, plan
 from cloister.cli.report import report as write_report
+from cloister.cli.reproduce import reproduce
 from cloister.cli.show import show
 from cloister.cli.theory import theory
 from cloister.cli.tune import tune
@@ -100,6 +101,7 @@ app.command(cls=Command)(show)
 app.command(cls=Command)(landscape)
 app.command(cls=Command)(theory)
 app.command("report", cls=Command)(write_report)
+app.command(cls=Command, options_metavar="[NAME] [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(reproduce)
 
 
 @app.command(cls=Command)

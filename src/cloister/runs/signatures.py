@@ -72,15 +72,19 @@ def introspected() -> Catalogue:
 
 
 class _Described(Mapping[str, Choice]):
-    """The choices of a part by name."""
+    """The choices of a part by name. A function is read once, because a study asks for hundreds of runs."""
 
     def __init__(self, part: str) -> None:
         self.part, self.functions = part, MAKERS[part].functions
+        self._read: dict[str, tuple[Callable[..., Any], Choice]] = {}
 
     def __getitem__(self, option: str) -> Choice:
         if option not in self.functions:
             raise KeyError(option)
-        return described(self.part, option)
+        function = self.functions[option]
+        if option not in self._read or self._read[option][0] is not function:
+            self._read[option] = function, described(self.part, option)
+        return self._read[option][1]
 
     def __contains__(self, option: object) -> bool:
         return option in self.functions

@@ -1,0 +1,1 @@
+"""The papers' tables and figures as files: what was run, what was reported, and what comes out here."""

@@ -1,0 +1,103 @@
+"""All cells of a table or figure, run and set beside the paper's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cloister.errors import expect
+from cloister.runs.files import write_atomically
+from cloister.runs.folder import RunFolder
+from cloister.runs.task_cache import TaskCache
+from cloister.studies.cells import Cell, folder_name
+from cloister.studies.execution import run_cells
+from cloister.studies.papers.cells import PaperCell, cells_of
+from cloister.studies.papers.files import PaperFile
+from cloister.studies.papers.outcomes import Outcome, outcome_of, rows_of
+from cloister.studies.papers.scale import Scale
+from cloister.studies.papers.table import Reproduction
+
+WRITTEN: dict[str, Callable[[Reproduction], str]] = {
+    "reproduce.md": Reproduction.markdown,
+    "reproduce.csv": Reproduction.csv,
+    "reproduce.json": Reproduction.json,
+    "curves.csv": Reproduction.curves,
+}
+"""What is written beside the runs."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a table that are asked for."""
+
+    file: PaperFile
+    scale: Scale
+    cells: list[PaperCell]
+    seeds: list[int]
+    overrides: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        file: PaperFile,
+        scale: Scale,
+        seeds: Sequence[int] | None = None,
+        rows: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+    ) -> Plan:
+        """All cells, those whose names match `rows`, with the seeds of the file or others."""
+        remedy = "seeds belong to --seeds 0,1"
+        expect("seed" not in (overrides or {}), "keys of every run", "seed", remedy)
+        over = dict(overrides or {})
+        return cls(file, scale, cells_of(file, scale, over, rows), list(seeds or scale.seeds(file)), over)
+
+    @property
+    def folder(self) -> Path:
+        """Where its runs are kept, unless somebody says where: the same whenever it is asked for."""
+        return Path("runs") / folder_name(f"reproduce-{self.file.name}-{self.scale.name}", self.overrides)
+
+    def run(
+        self, folder: Path, jobs: int | Literal["auto"] = 1, progress: bool | None = None
+    ) -> Iterator[tuple[Cell, RunFolder]]:
+        """Every cell with every seed, one after the other or several at a time; what is done is skipped."""
+        tasks = TaskCache()
+        cells = [cell.run(seed, tasks) for seed in self.seeds for cell in self.cells]
+        yield from run_cells(cells, folder, jobs, progress=progress, beside=[*WRITTEN, *self._others(folder)])
+
+    def found(self, folder: Path) -> Reproduction:
+        """What there is so far, runs of other rows and seeds included; written into the folder as well."""
+        outcomes = {cell.name: _outcomes(folder, cell) for cell in self._all}
+        seeds = sorted({seed for own in outcomes.values() for seed in own} | set(self.seeds))
+        asked = {cell.name for cell in self.cells}
+        shown = [cell for cell in self._all if cell.name in asked or outcomes[cell.name]]
+        result = Reproduction(self.file, self.scale, seeds, rows_of(self.file, shown, outcomes))
+        for name, text in WRITTEN.items():
+            write_atomically(folder / name, text(result).encode())
+        return result
+
+    @property
+    def _all(self) -> list[PaperCell]:
+        """Whatever rows are asked for."""
+        return cells_of(self.file, self.scale, self.overrides)
+
+    def _others(self, folder: Path) -> list[str]:
+        """Runs of the same table with other rows or seeds, which are left alone."""
+        mine = {folder_name(cell.method, {**cell.axes, "seed": seed}) for cell in self.cells for seed in self.seeds}
+        there = [path.name for cell in self._all for path in _folders(folder, cell).values()]
+        return [name for name in there if name not in mine]
+
+
+def _folders(folder: Path, cell: PaperCell) -> dict[int, Path]:
+    """The folders of a cell's runs, by seed."""
+    begins = folder_name(cell.method, {**cell.axes, "seed": 0}).removesuffix("0")
+    paths = folder.iterdir() if folder.is_dir() else ()
+    numbers = {path: path.name.removeprefix(begins) for path in paths if path.name.startswith(begins)}
+    return {int(number): path for path, number in sorted(numbers.items()) if number.isdigit()}
+
+
+def _outcomes(folder: Path, cell: PaperCell) -> dict[int, Outcome]:
+    """Of the runs that have ended."""
+    runs = {seed: RunFolder.open(path) for seed, path in _folders(folder, cell).items()}
+    return {seed: outcome_of(run) for seed, run in runs.items() if run.finished}

@@ -1,0 +1,147 @@
+"""`cloister reproduce`: what is run, what is skipped, what is written, and whether an order holds."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from cloister.cli.app import app
+from cloister.errors import CloisterError
+from cloister.studies.papers import order
+from cloister.studies.papers.cells import PaperCell
+from cloister.studies.papers.files import shipped
+from cloister.studies.papers.outcomes import Outcome, Row
+from cloister.studies.papers.reported import Reported
+
+FILE = """
+seeds = [0, 1]
+[paper]
+citation = "A. Nobody, 2020"
+item = "Table 7"
+title = "two methods"
+metric = "best"
+order = ["method", "epsilon"]
+[shared]
+data = "mnist"
+clients = 100
+model = "cnn"
+local_steps = 20
+clip_norm = 0.5
+sampling_rate = 0.5
+rounds = 100
+delta = 1e-3
+epsilon = [8.0, 2.0]
+[methods.plain]
+method = "fedavg"
+[methods.private]
+method = "dp_fedavg"
+[methods."private as published"]
+reported_as = "private"
+method = "dp_fedavg"
+mode = "as_published"
+axes.epsilon = { 8 = { noise_multiplier = 1.0 } }
+[scale.tiny]
+data = "digits"
+clients = 40
+model = "logistic"
+local_steps = 2
+rounds = 2
+engine = "vectorized"
+evaluate_every = 1
+only = { epsilon = ["8"] }
+[[reported]]
+down = "method"
+rows = [["plain", 97.5]]
+[[reported]]
+at = { method = "private" }
+down = "epsilon"
+rows = [[8, "90.1 ± 0.5"], [2, 70.0]]
+"""
+
+
+def reproduce(*words):
+    result = CliRunner().invoke(app, ["reproduce", *map(str, words)], catch_exceptions=False, env={"COLUMNS": "200"})
+    return result.output
+
+
+def test_a_table_is_run_skipped_and_written(tmp_path):
+    file, folder = tmp_path / "table.toml", tmp_path / "runs"
+    file.write_text(FILE)
+    only = ("--scale", "tiny", "--folder", folder)
+    assert "private, epsilon 2" in reproduce(file, "--dry-run"), "nothing is run, and the paper's own cells are listed"
+    assert not folder.exists()
+    reproduce(file, *only, "--rows", "plain")
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/certificate.json")}
+    assert len(before) == 1
+    output = reproduce(file, *only)
+    assert "Scale: tiny" in output
+    assert "data mnist -> digits" in output, "what differs from the paper is told"
+    assert "rounds 100 -> 2" in output
+    assert {path: path.stat().st_mtime_ns for path in before} == before, "what is done is not done again"
+
+    found = json.loads((folder / "reproduce.json").read_text())
+    cells = {cell["cell"]: cell for cell in found["cells"]}
+    assert list(cells) == ["plain", "private, epsilon 8", "private as published, epsilon 8"]
+    private, published = cells["private, epsilon 8"], cells["private as published, epsilon 8"]
+    assert found["scale"] == "tiny"
+    assert private["paper"]["mean"] == 90.1
+    assert private["paper"]["claimed_epsilon"] == 8.0
+    assert 7.9 < private["true_epsilon"] <= 8.0
+    assert cells["plain"]["true_epsilon"] is None
+    run = published["runs"]["0"]
+    assert run["epsilon"] > run["claimed"] > 0, "each tensor was clipped by itself, which the claim leaves out"
+    assert run["scores"]["best"] >= run["scores"]["final"]
+    assert published["paper"]["mean"] == 90.1, "the paper's number is that of what it ran"
+    assert published["order_holds"] == ""
+    assert private["order_holds"].endswith("(one seed)")
+    rows = list(csv.DictReader((folder / "curves.csv").open()))
+    assert {row["round"] for row in rows} == {"1", "2"}
+    assert "| private | 8 | 90.1 ± 0.5 |" in (folder / "reproduce.md").read_text()
+    assert "private as published" in (folder / "reproduce.csv").read_text()
+
+
+def row(method, paper, ours, **axes):
+    cell = PaperCell(method, axes, {}, method)
+    outcomes = {
+        seed: Outcome({"final": one}, {}, 1.0, 1e-5, 1.0, 1e-5, None, 1.0, 1, 1, "", 0.0, [])
+        for seed, one in enumerate(ours)
+    }
+    return Row(cell, outcomes, Reported({"method": method, **axes}, "", paper))
+
+
+def test_the_order_is_judged_pair_by_pair():
+    a, b, c = row("a", 90, [70.0, 70.2, 70.1]), row("b", 80, [60.0, 60.1, 60.3]), row("c", 85, [50.0, 50.2, 50.1])
+    elsewhere = row("a", 10, [99.0, 99.1, 99.2], alpha="1")
+    assert order.verdicts([a, b, c, elsewhere], ["method"]) == ["yes", "no: c", "no: b", ""]
+    assert order.in_words([a, b, c], ["method"]).startswith("2 of 3 pairs")
+    close = row("d", 70, [60.1, 60.0, 60.2])
+    assert order.verdicts([b, close], ["method"]) == ["open: d", "open: b"], "seeds cannot tell them apart"
+    single = [row("a", 90, [70.0]), row("b", 80, [71.0])]
+    assert order.verdicts(single, ["method"]) == ["no: b (one seed)", "no: a (one seed)"]
+    assert order.verdicts([row("a", None, [70.0]), single[1]], ["method"]) == ["", ""], "the paper has no number"
+
+
+def test_slips_are_told(tmp_path):
+    file = tmp_path / "table.toml"
+    file.write_text(FILE.replace("[methods.plain]", "[metods.plain]"))
+    with pytest.raises(CloisterError, match="perhaps you mean"):
+        reproduce(file)
+    file.write_text(FILE.replace('method = "fedavg"', 'method = "fedavg"\nclip = 1'))
+    with pytest.raises(CloisterError, match="In plain"):
+        reproduce(file)
+    file.write_text(FILE)
+    for words in (["seed=3"], ["--seeds", "a"], ["--jobs", "many"], ["--rows", "nothing"], ["--scale", "2"]):
+        with pytest.raises(CloisterError, match="Expected"):
+            reproduce(file, *words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", shipped())
+def test_every_file_runs_at_tiny_scale(name, tmp_path):
+    output = reproduce(name, "--scale", "tiny", "--folder", tmp_path / "runs")
+    assert "kept in" in output
+    found = json.loads((tmp_path / "runs" / "reproduce.json").read_text())
+    assert all(cell["runs"] for cell in found["cells"])
