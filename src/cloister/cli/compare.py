@@ -27,9 +27,9 @@ def compare(
     """Many runs on the same data: methods, epsilons, seeds, values of any key; with means, intervals and a ranking.
 
     \b
-    cloister compare experiments/digits-methods.toml                       methods at the same epsilons, as a file says
-    cloister compare experiments/digits-methods.toml seed=[0,1,2,3,4]      the same over five seeds
-    cloister compare experiments/digits.toml lr=[0.3,1] epsilons=[2,8]     one run's file, over values of its keys
+    cloister compare experiments/digits-methods.toml                    methods at the same epsilons
+    cloister compare experiments/digits-methods.toml seed=[0,1,2,3,4]   the same over five seeds
+    cloister compare experiments/digits.toml lr=[0.3,1] epsilons=[2,8]  one run's file, over its keys
 
     KEY=VALUE is for every run, and KEY=[VALUE,VALUE] runs each value. A key whose own value may be a list takes a list
     of lists. With the folder of a comparison that was interrupted, it goes on. In the folder: results.json, the table
