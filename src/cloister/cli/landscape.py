@@ -80,6 +80,6 @@ def _task_of(path: Path) -> Any:
             "cloister.landscape(folder, task) there."
         )
     task = build(load(path / "config.toml")).task
-    same = task.fingerprint() == folder.checkpoint().facts["data"]
+    same = task is not None and task.fingerprint() == folder.checkpoint().facts["data"]
     expect(same, f"the data with which {path} was trained", "others", "restore them")
     return task

@@ -30,12 +30,13 @@ class Experiment:
 
     values: dict[str, Value]
     start: Callable[..., Any]
-    task: data.Task
+    task: data.Task | None = None
+    """What it learns from, where that was loaded already."""
 
     @property
     def data_bytes(self) -> int:
-        """What its samples take in memory."""
-        return size_of(self.task)
+        """What its samples take in memory, as far as that is known."""
+        return 0 if self.task is None else size_of(self.task)
 
     @property
     def toml(self) -> str:
