@@ -123,14 +123,14 @@ def test_seeds_that_are_not_the_same_for_all_are_shown(comparison):
 
 
 def test_paired_comparisons_and_rankings_rest_on_the_runs(comparison):
-    first, second = "dp_fedavg, lr 1.0", "dp_fedavg, lr 0.1"
+    first, second = "dp_fedavg lr=1.0", "dp_fedavg lr=0.1"
     found = comparison.paired(first, second)
     scores = [[score(comparison, f"dp_fedavg-epsilon-4-lr-{lr}-seed-{seed}") for seed in range(3)] for lr in (1, 0.1)]
     reference = stats.ttest_rel(*scores)
     assert found.mean == pytest.approx(np.mean(scores[0]) - np.mean(scores[1]))
     assert found.p is None or math.isclose(found.p, reference.pvalue)
     with pytest.raises(CloisterError, match="one epsilon"):
-        comparison.paired(first, "fedavg, lr 0.1")
+        comparison.paired(first, "fedavg lr=0.1")
     with pytest.raises(CloisterError, match="with results at this epsilon, found 'dp_fedprox'"):
         comparison.paired(first, "dp_fedprox")
     (alone, private) = comparison.ranking()

@@ -81,7 +81,12 @@ def _show(comparison: Comparison) -> None:
     text = ranking_text(comparison.ranking())
     if text:
         say(text)
-    say(report.settings_text(comparison.settings))
+    shown = {key for row in rows for key in row.swept}  # in columns of the table
+    others = {
+        name: {key: value for key, value in own.items() if key not in shown}
+        for name, own in comparison.settings.items()
+    }
+    say(report.settings_text(others))
 
 
 def _jobs(words: str) -> int | Literal["auto"]:

@@ -30,7 +30,8 @@ def comparison_plot(rows: Sequence[Row], path: Path) -> None:
         picture.set_size_inches(7.0, 3.6)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-    settings = list(dict.fromkeys(name for row in rows for name in row.runs[0].settings))
+    swept = {name for row in rows for name in row.swept}
+    settings = list(dict.fromkeys(name for row in rows for name in row.runs[0].settings if name not in swept))
     if settings:
         picture.supxlabel(f"not the same for all: {', '.join(settings)}", fontsize=7, wrap=True)
     picture.savefig(path)
@@ -69,7 +70,7 @@ def _lines(axes: Axes, rows: Sequence[Row], key: str) -> None:
     values = [row.swept[key] for row in rows]
     if min(values) > 0 and max(values) / min(values) >= _WIDE:
         axes.set_xscale("log")
-    axes.set(xlabel=f"{key}{_over_seeds(rows)}", ylabel=f"test {_metric(rows)}")
+    axes.set(xlabel=key, ylabel=f"test {_metric(rows)}\n{_over_seeds(rows).strip()}".strip())
 
 
 def _swept_number(rows: Sequence[Row]) -> str | None:

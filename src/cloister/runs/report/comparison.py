@@ -60,9 +60,9 @@ def series_name(label: str, swept: Mapping[str, Any]) -> str:
     """A label, with the values of what is swept beside seed and epsilon.
 
     >>> series_name("dp_fedavg", {"epsilon": 8.0, "lr": 0.1, "seed": 3})
-    'dp_fedavg, lr 0.1'
+    'dp_fedavg lr=0.1'
     """
-    return ", ".join([label, *(f"{key} {in_a_table(swept[key])}" for key in swept if key not in ("epsilon", "seed"))])
+    return " ".join([label, *(f"{key}={in_a_table(swept[key])}" for key in swept if key not in ("epsilon", "seed"))])
 
 
 def in_a_table(value: Any) -> str:
