@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import cloister as cl
+from cloister.runs.folder import RunFolder
 from conftest import toy_task
 
 STEPS = {"lr": 0.1, "batch_size": 3, "local_steps": 2}
@@ -74,11 +75,14 @@ def test_a_score_of_a_run_that_was_stopped_costs_what_might_have_been():
     assert found.at_epsilon(spent[1]).epsilon == spent[1], "a budget that would have ended it before"
 
 
-def test_a_run_that_its_budget_stops_is_tested_where_it_stopped():
-    """And not only where it was planned to end."""
+@pytest.mark.parametrize("written", ["late", "for callbacks", "at a checkpoint"])
+def test_a_run_that_its_budget_stops_is_tested_where_it_stopped(written, tmp_path):
+    """And not only where it was planned to end; also where its line was written before that was known."""
     task = cl.data.digits(clients=4, public_samples=100)
     method = cl.methods.adap_dp_fl(noise_decay=0.9, lr=0.02, threshold="fixed", clip_norm=1.0)
-    found = run(method, task, 12, epsilon=4.0)
+    more = {"late": {}, "for callbacks": {"callbacks": [cl.Callback()]}, "at a checkpoint": {"checkpoint_every": 1}}
+    found = run(method, task, 12, epsilon=4.0, folder=tmp_path / "run", **more[written])
+    assert RunFolder.open(tmp_path / "run").metrics()[-1]["accuracy"] == found.accuracy
     assert found.stopped is not None
     assert len(found.history) < 12
     assert found.history[-1]["accuracy"] == found.accuracy

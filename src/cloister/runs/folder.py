@@ -164,8 +164,17 @@ class RunFolder:
         return Metrics.read(self.path / "metrics.jsonl")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines so far, verified."""
-        return self.metrics_file().public()
+        """The lines so far, verified.
+
+        A run that its budget ends after a line was written has tested its model all the same: the checkpoint has the
+        scores, and the last line has them here.
+        """
+        lines = self.metrics_file().public()
+        if lines and "loss" not in lines[-1] and self.finished:
+            at = self.checkpoint()
+            if at.best_round in (None, lines[-1]["round"]):
+                lines[-1] |= at.scores or {}
+        return lines
 
     def finish(self, certificate: Certificate, tensors: Mapping[str, Tensor], about: bytes) -> None:
         """Write the final model, then the certificate (whose presence says that the run has ended).

@@ -160,6 +160,8 @@ class Training:
             current = self._score is not None and self._score.clients is not None and result is self.at.newest
             score = self._score if current else self.ready.score(result, clients=True)
             assert score is not None
+            if self._score is None and result is self.at.newest and self.log.history:
+                self.log.history[-1] |= score.line()  # its line was written before it was known to be the last
             personalized = self.ready.personalize(result) if self.ready.personalize else None
             self._end(certificate, score, personalized)
         finally:
