@@ -10,6 +10,7 @@ What is drawn from the system's generator cannot be seeded: `bounds.py` has test
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -35,6 +36,7 @@ from cloister.core.arguments import flat_arguments
 from cloister.core.state import flatten
 from cloister.data import Task
 from cloister.engine import Loop, Vectorized
+from cloister.privacy.description import json_hash
 from cloister.privacy.ledger import Ledger
 from cloister.random.streams import Streams
 from cloister.round import Federation, Offer, RoundPlan
@@ -93,6 +95,12 @@ def _seeded() -> None:
 
 class Killed(BaseException):
     """What ends a run at once, and nothing catches."""
+
+
+def look_whole(certificate: dict) -> str:
+    """A certificate that was changed, with the hash of itself that it would have had."""
+    rest = {name: value for name, value in certificate.items() if name != "sha256"}
+    return json.dumps({**rest, "sha256": json_hash(rest)})
 
 
 @contextmanager

@@ -147,7 +147,7 @@ def test_plan_prints_and_draws(command, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", *KEYS, *NOISE, "clipp=1"], 'perhaps you mean "clip_norm"'),
+        (["run", *KEYS, *NOISE, "clip_nrm=1"], 'perhaps you mean "clip_norm"'),
         (["run", *KEYS, *NOISE, "momentum=-1"], "0 <= momentum < 1"),
         (["run", "clip_norm=-1", "local_steps=1", "rounds=1", "sampling_rate=0.5"], "clip_norm > 0"),
         (["run", "sampling_rate=1.5", "local_steps=1", "rounds=1", "clip_norm=1"], "0 < sampling_rate <= 1"),

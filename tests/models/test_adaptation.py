@@ -330,7 +330,7 @@ def test_the_command_line_takes_lists_of_words(command, tmp_path):
     ("words", "message"),
     [
         (["weights=absent.safetensors"], "weights in a file"),
-        (["weights=[1]"], "weights to be a word"),
+        (["weights=[1]"], "one value for weights"),
         (["freeze=tail"], "freeze to name parameters, found 'tail'"),
         (["freeze=true"], "freeze to be a list of words, found True"),
         (["freeze=[1.5]"], "freeze to be a word, found 1.5"),

@@ -16,6 +16,7 @@ from cloister.models.activations import TemperedSigmoid, activation_layer
 
 COUNTS = [
     ("logistic", (1, 28, 28), 10, 7_850),
+    ("linear_probe", (81, 7, 7), 10, 39_700),
     ("mlp", (1, 28, 28), 10, 25_450),
     ("cnn", (1, 28, 28), 10, 9_098),
     ("emnist_cnn", (1, 28, 28), 62, 1_018_174),

@@ -102,7 +102,7 @@ def test_parts_take_their_keys():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"clipp": 1.0}, 'perhaps you mean "clip_norm"'),
+        ({"clip_nrm": 1.0}, 'perhaps you mean "clip_norm"'),
         ({"zzzz": 1}, "known are"),
         ({"hidden": 5}, "belongs to model mlp"),
         ({"clients_per_round": 5}, "belongs to cohort fixed_size"),

@@ -23,7 +23,7 @@ from cloister.privacy.accountant import epsilon as price
 from cloister.privacy.events import PoissonGaussian
 from cloister.runs import files, training
 from cloister.runs.folder import RunFolder
-from conftest import Killed, killed_in_round
+from conftest import Killed, killed_in_round, look_whole
 
 TASK = cl.data.digits(clients=40)
 METHOD = cl.methods.dp_fedavg(clip_norm=0.5, lr=0.5, local_steps=2, noise_multiplier=3.0)
@@ -169,7 +169,7 @@ def test_a_certificate_for_less_than_was_spent_is_found_out(ended, tmp_path):
     path = folder / "certificate.json"
     stored = json.loads(path.read_text())
     stored["prices"][0]["epsilon_pld"] /= 2
-    path.write_text(json.dumps(stored))
+    path.write_text(look_whole(stored))
     with pytest.raises(Corrupted, match="prices"):
         epsilon(folder)
 
@@ -181,7 +181,7 @@ def rewritten(folder: Path, tmp_path: Path, change) -> Path:
     change(copy, stored)
     for name in stored["files"]:
         stored["files"][name] = hashlib.sha256((copy / name).read_bytes()).hexdigest()
-    (copy / "certificate.json").write_text(json.dumps(stored))
+    (copy / "certificate.json").write_text(look_whole(stored))
     return copy
 
 

@@ -19,7 +19,7 @@ from cloister.client.preprocessing import images
 from cloister.errors import CloisterError, Corrupted
 from cloister.runs.load import PUBLISHED
 from cloister.runs.stored_inputs import WithPreprocessing
-from conftest import killed_in_round
+from conftest import killed_in_round, look_whole
 from trained import BYTES, CLASSES, KINDS, NAMES, OWNERS, TABLE, load, task_of, train, wide
 
 
@@ -161,7 +161,7 @@ def with_hashes(folder: Path, name: str, content: bytes) -> None:
     (folder / name).write_bytes(content)
     stored = json.loads((folder / "certificate.json").read_text())
     stored["files"][name] = hashlib.sha256(content).hexdigest()
-    (folder / "certificate.json").write_text(json.dumps(stored))
+    (folder / "certificate.json").write_text(look_whole(stored))
 
 
 @pytest.mark.parametrize(

@@ -369,7 +369,7 @@ _PFL = ["method=pfl", "sizes=[100,200]", "rounds=3", "epsilon=2", "delta=1e-5"]
             ["clients=9", "rounds=3", "epsilon=1", "delta=1e-3", "clients_per_round=2", "sampling_rate=0.5"],
             "a cohort is drawn one way",
         ),
-        (["clients=9", "rounds=3", "epsilon=1", "delta=1e-3", "clipp=3"], 'perhaps you mean "clip_norm"'),
+        (["clients=9", "rounds=3", "epsilon=1", "delta=1e-3", "clip_nrm=3"], 'perhaps you mean "clip_norm"'),
         (["clients=9", "rounds=3", "epsilon=1", "delta=1e-3", "clip_norm=-3"], "clip_norm > 0"),
         (["method=fedavg", "clients=9", "rounds=3", "epsilon=1", "delta=1e-3"], "fedavg without noise"),
         (["method=dp_ftrl", "clients=9", "rounds=3", "epsilon=1", "delta=1e-3"], "a value for clients_per_round"),

@@ -151,9 +151,9 @@ def test_what_is_sent_is_the_update_and_what_clipping_took(name):
     sums = UpdateSums(frozenset({"signal"}))
     plan = plan_of(fed, 1, w, torch.arange(8))
     assert len(list(measure(plan, watch=sums.add))) == sums.clients == 7
-    mean, _ = mean_of(fed, plan.offer, sums.messages, 8, fed.method.init(w).transform)
+    mean, _ = mean_of(fed, plan.offer, sums.messages, 8, 0.0, fed.method.init(w).transform)
     weighting = fed.method.transform.weighting
-    by = divisor(fed, plan.offer, 8) * (1.0 if weighting is None else weighting.mean_weight)
+    by = divisor(fed, plan.offer, 8, 0.0) * (1.0 if weighting is None else weighting.mean_weight)
     torch.testing.assert_close(mean * by, sums.updates + sums.clip_errors, rtol=1e-9, atol=1e-12)
     assert float(sums.clip_errors.norm()) > 0.1 * float(sums.updates.norm())
 

@@ -18,7 +18,6 @@ run is told so. (A whole folder that was put back agrees with itself: against th
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +34,7 @@ from cloister.runs.files import new_folder, read_json, write_atomically, write_j
 from cloister.runs.measurement_file import MeasurementFile
 from cloister.runs.metrics import Metrics
 from cloister.runs.recorded import not_private_in
-from cloister.runs.verification import expect_ended, text_of
+from cloister.runs.verification import certificate_file, expect_ended, text_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -187,8 +186,7 @@ class RunFolder:
         files = {"model.safetensors": save(kept), "model.json": about, "certificate.txt": text_of(certificate)}
         for name, content in files.items():
             write_atomically(self.path / name, content)
-        hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        write_json(self.path / "certificate.json", {**certificate.to_json(), "files": hashes})
+        write_json(self.path / "certificate.json", certificate_file(certificate, files))
 
     @property
     def finished(self) -> bool:

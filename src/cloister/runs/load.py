@@ -19,6 +19,7 @@ from cloister.runs.request import DTYPES
 from cloister.runs.stored_inputs import WithPreprocessing
 from cloister.runs.tensor_file import read_tensors
 from cloister.runs.trained_model import TrainedModel
+from cloister.runs.verification import expect_unchanged
 
 PUBLISHED = ("model.json", "model.safetensors", "certificate.json")
 
@@ -75,10 +76,12 @@ def _of_a_run(path: Path) -> tuple[Certificate, dict[str, Any] | None]:
 def _of_published_files(path: Path) -> Certificate:
     """The certificate as it was published: without the ledger it cannot be computed again, so it is taken as it is."""
     stored = read_json(path / "certificate.json")
+    expect_unchanged(stored, path)
     contents = {name: read_bytes(path / name) for name in PUBLISHED[:2]}
     if (path / "certificate.txt").exists():
         contents["certificate.txt"] = read_bytes(path / "certificate.txt")
     expect_hashes(stored.pop("files", None), contents, path)
+    del stored["sha256"]
     try:
         prices = [Price(**price) for price in stored["prices"]]
         if set(stored) != {field.name for field in fields(Certificate)} or not prices:

@@ -124,8 +124,7 @@ class Options:
     ] = None
     record: Annotated[
         list[str] | None,
-        "measure rounds: norms, clipping, gradients, cosine, signal, sparsity, train, clients (NOT PRIVATE, for "
-        "simulations), thresholds",
+        "measure: norms, clipping, gradients, cosine, signal, sparsity, train, clients (NOT PRIVATE); thresholds",
         KEEPING,
     ] = None
     metrics: Annotated[

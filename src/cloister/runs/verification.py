@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from cloister.errors import Corrupted
 from cloister.privacy.certificate import Certificate
-from cloister.privacy.description import RunDescription, plain
+from cloister.privacy.description import RunDescription, json_hash, plain
 from cloister.privacy.ledger import Ledger
 from cloister.runs.checkpoint import StoredCheckpoint
 from cloister.runs.files import read_bytes
@@ -31,6 +32,7 @@ def expect_ended(
 
     `certificate` was computed afresh.
     """
+    expect_unchanged(stored, path)
     wrong = _differs(stored, plain(certificate.to_json()))
     if wrong:
         raise Corrupted(
@@ -39,7 +41,7 @@ def expect_ended(
         )
     contents = {name: read_bytes(path / name) for name in ("model.safetensors", "model.json", "certificate.txt")}
     expect_hashes(stored.get("files"), contents, path)
-    same_software = stored["versions"] == certificate.versions  # else it may say things in other words
+    same_software = stored.get("versions") == certificate.versions  # else it may say things in other words
     if same_software and contents["certificate.txt"] != text_of(certificate):
         raise Corrupted(f"Expected the certificate.txt of the certificate in {path}, found another: restore it.")
     ModelJson.from_bytes(contents["model.json"], path).expect_of(description, path)
@@ -51,6 +53,19 @@ def expect_ended(
             f"Expected the last checkpoint, ledger and metrics of {path}, which has ended, found others: "
             "restore checkpoint.safetensors, ledger.jsonl and metrics.jsonl."
         )
+
+
+def certificate_file(certificate: Certificate, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """What certificate.json holds: the certificate, the hashes of the files that it is about, and that of itself."""
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    values = plain({**certificate.to_json(), "files": hashes})
+    return {**values, "sha256": json_hash(values)}
+
+
+def expect_unchanged(stored: Mapping[str, Any], path: Path) -> None:
+    """The file is as it was written. (Whoever writes a new hash beside other words is found out by the ledger.)"""
+    if stored.get("sha256") != json_hash({name: value for name, value in stored.items() if name != "sha256"}):
+        raise Corrupted(f"Expected certificate.json in {path} as it was written, found it changed: restore it.")
 
 
 def text_of(certificate: Certificate) -> bytes:

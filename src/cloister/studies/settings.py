@@ -24,7 +24,8 @@ def differing(cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:
     found: list[str] = []
     for key in keys:
         given = [own[key] for own in values.values() if key in own]
-        missing = key in common and key != "mode" and len(given) < len(values)  # without a mode, a method is sound
+        # Without a mode a method is sound, and where updates are clipped at all they are clipped, not normalized.
+        missing = key in common and key not in ("mode", "clipping") and len(given) < len(values)
         if missing or any(one != given[0] for one in given):
             found.append(key)
     return {label: {key: own.get(key) for key in found} for label, own in values.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections import Counter
 from dataclasses import asdict, replace
@@ -19,7 +18,7 @@ from cloister.runs.config_file import toml_text
 from cloister.runs.files import write_atomically, write_json
 from cloister.runs.folder import RunFolder
 from cloister.runs.load import load
-from cloister.runs.verification import text_of
+from cloister.runs.verification import certificate_file, text_of
 from cloister.studies.tuning.draws import State
 from cloister.studies.tuning.question import Question
 from cloister.studies.tuning.result import Tuned
@@ -43,8 +42,7 @@ def released(question: Question, prices: TrialPrices, folder: Path, state: State
     place.mkdir()
     for name, content in files.items():
         write_atomically(place / name, content)
-    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    write_json(place / "certificate.json", {**certificate.to_json(), "files": hashes})
+    write_json(place / "certificate.json", certificate_file(certificate, files))
     epsilon = state.epsilons[state.best]
     values = {**question.values, **settings}
     comment = _COMMENT.format(epsilon=round_up(certificate.epsilon), delta=prices.delta)
