@@ -82,6 +82,10 @@ def _start(keys: Mapping[str, Any], tasks: TaskCache | None, **options: Any) -> 
     return build(keys, tasks).start(**options)
 
 
+_HOW = ("device", "engine", "memory", "precision", "dtype", "checkpoint_every", "log", "record")
+"""Keys that say how a run is computed, kept or watched: no part of a paper's setting."""
+
+
 def cells_of(
     file: PaperFile, scale: Scale, overrides: Mapping[str, Any] | None = None, rows: str | None = None
 ) -> list[PaperCell]:
@@ -154,7 +158,8 @@ def _cells_of_method(file: PaperFile, label: str, scale: Scale, over: Mapping[st
         as_it_is = scale.name == "full" and not over
         ours = papers if as_it_is else _known({**keys, **changes}, method.private)
         every = {**papers, **ours}
-        changed = {key: (papers.get(key), ours.get(key)) for key in every if papers.get(key) != ours.get(key)}
+        told = [key for key in every if key not in _HOW and papers.get(key) != ours.get(key)]
+        changed = {key: (papers.get(key), ours.get(key)) for key in told}
         yield PaperCell(label, at, ours, method.reported_as, changed)
 
 

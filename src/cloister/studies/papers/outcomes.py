@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,8 @@ class Outcome:
     seconds: float
     lines: list[dict[str, Any]]
     """Evaluated rounds."""
+    machine: dict[str, Any]
+    """What it was computed with: processor, GPU, engine."""
 
 
 def outcome_of(folder: RunFolder) -> Outcome:
@@ -70,7 +73,14 @@ def outcome_of(folder: RunFolder) -> Outcome:
         certificate.adjacency,
         about.seconds,
         evaluated,
+        _machine(folder),
     )
+
+
+def _machine(folder: RunFolder) -> dict[str, Any]:
+    engine: dict[str, Any] = json.loads(folder.checkpoint().facts["engine"])
+    first = next(iter(engine.get("machines", [])), {})
+    return {"engine": engine.get("engine"), "processor": first.get("processor"), "gpu": first.get("gpu")}
 
 
 def _percent(value: float | None) -> float | None:
