@@ -106,7 +106,7 @@ def test_a_table_is_run_skipped_and_written(tmp_path):
 def row(method, paper, ours, **axes):
     cell = PaperCell(method, axes, {}, method)
     outcomes = {
-        seed: Outcome({"final": one}, {}, 1.0, 1e-5, 1.0, 1e-5, None, 1.0, 1, 1, "", 0.0, [])
+        seed: Outcome({"final": one}, {}, 1.0, 1e-5, 1.0, 1e-5, None, 1.0, 1, 1, "", 0.0, [], {})
         for seed, one in enumerate(ours)
     }
     return Row(cell, outcomes, Reported({"method": method, **axes}, "", paper))

@@ -79,7 +79,7 @@ def outcome_of(folder: RunFolder) -> Outcome:
 
 def _machine(folder: RunFolder) -> dict[str, Any]:
     engine: dict[str, Any] = json.loads(folder.checkpoint().facts["engine"])
-    first = next(iter(engine.get("machines", [])), {})
+    first: dict[str, Any] = next(iter(engine.get("machines", [])), {})
     return {"engine": engine.get("engine"), "processor": first.get("processor"), "gpu": first.get("gpu")}
 
 

@@ -1,0 +1,52 @@
+"""results/: pages say what their files say, and recipes cost no more than they promise."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+RECIPES = sorted(path.stem for path in (ROOT / "experiments" / "best").glob("*.toml"))
+BEST = json.loads((ROOT / "results" / "best.json").read_text())
+
+
+@pytest.fixture
+def results(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import results
+
+    return results
+
+
+def test_pages_say_what_their_files_say(results):
+    """`python benchmarks/results.py` brings them together again."""
+    for path, text in results.pages().items():
+        assert path.read_text() == text, f"{path.name} is not what its files say"
+    assert set((ROOT / "results").rglob("*.md")) == set(results.pages())
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_was_run_as_it_stands_within_its_epsilon(name):
+    recipe = tomllib.loads((ROOT / "experiments" / "best" / f"{name}.toml").read_text())
+    found = BEST[name]
+    assert {key: found["settings"][key] for key in recipe} == recipe
+    assert found["epsilon"] <= recipe["epsilon"]
+    assert found["delta"] == recipe["delta"]
+    assert len(set(found["seeds"])) >= 2
+
+
+def test_a_claim_is_judged_by_pairs_of_the_same_seed_and_setting(results):
+    def cell(method, split, scores):
+        runs = {str(seed): {"scores": {"final": score}} for seed, score in enumerate(scores)}
+        return {"method": method, "axes": {"split": split}, "runs": runs, "metric": "final", "quantity": "accuracy"}
+
+    claim = {"above": {"method": "a"}, "below": {"method": "b"}}
+    up = [cell("a", "x", [71.0, 72.0, 71.5]), cell("b", "x", [70.0, 70.9, 70.6]), cell("b", "y", [99.0] * 3)]
+    assert results.verdict(claim, {"cells": up})[0] == "yes"
+    assert results.verdict({"above": claim["below"], "below": claim["above"]}, {"cells": up})[0] == "no"
+    assert results.verdict(claim, {"cells": [*up[:1], cell("b", "x", [70.0, 74.0, 71.0])]})[0] == "cannot tell"
+    assert results.verdict(claim, {"cells": up[:1]})[0] == "not run"
+    assert results.verdict(claim, None)[0] == "not run"
