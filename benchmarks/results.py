@@ -89,8 +89,8 @@ the usual norm; averaging of iterates. Where whole clients are protected, every 
 """
 _CLAIMS = """
 The papers' claims, each as a comparison of rows of the paper's own table, run here at the same true epsilon, seed by
-seed and setting by setting. The difference is in points of accuracy, with a 95 % interval over all pairs of runs. A claim
-holds where the interval lies above zero, and does not where it lies below; one pair tells nothing.
+seed and setting by setting. The difference is in points of accuracy, with a 95 % interval over all pairs of runs. A
+claim holds where the interval lies above zero, and does not where it lies below; one pair tells nothing.
 """
 
 
