@@ -215,6 +215,23 @@ def test_what_has_no_price_is_refused_before_anything_is_written(keys, words, tm
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.parametrize(
+    ("searched", "second"),
+    [
+        ({"method": ["dp_fedavg", "pfl"]}, {"method": "pfl"}),
+        ({"batch_sampling": ["poisson", "fixed_size"]}, {"batch_sampling": "fixed_size"}),
+    ],
+    ids=["units", "neighbors"],
+)
+def test_candidates_whose_guarantees_are_about_different_neighbors_have_no_common_price(searched, second):
+    keys = {"method": "pfl", **{name: value for name, value in KEYS.items() if name not in ("method", "local_steps")}}
+    keys = {name: value for name, value in keys.items() if name not in searched}
+    keys |= {"clip_norm": 1.0, "local_epochs": 1, "batch_size": 1000}
+    with pytest.raises(CloisterError, match="for the same neighbors"):
+        question = Question.of(keys, searched, "private", trials=3, task=TASK)
+        TrialPrices(question, TASK, TrialCount(3.0), 6.0, 1e-3).epsilon_of(second)
+
+
 def test_a_folder_is_needed_for_the_ledger():
     with pytest.raises(CloisterError, match="a folder for the ledger"):
         go(None)
