@@ -251,7 +251,7 @@ def bind_method(
         _expect_private_steps(method)
         return method
     mechanism, sensitivity = method.mechanism, sensitivity_of(method, layout)
-    if method.noise_schedule is not None:
+    if method.noise_schedule is not None and mechanism.place != "nowhere":
         raise CloisterError(
             f"Expected noise in the steps of clients for {method.name}, which chooses it on the way, found "
             f"{mechanism.name}, {mechanism.place}: its price would follow the schedule, and the noise would not, so "
