@@ -117,6 +117,7 @@ def test_nothing_is_left_but_the_best_trial_at_the_whole_price(tuned):
     text = (folder / "selected" / "certificate.txt").read_text()
     for words in ("Theorem 2", "geometric", "3 on average", "gamma 0.333333", "eta 1", "in one trial"):
         assert words in " ".join(text.split()), words
+    assert "to keep those of trials that were not selected to themselves" in published["trusted"]
     counts = json.dumps(json.loads((folder / "tuning.json").read_text()))
     assert f'"trials": {len(seen)}' not in counts
     assert found.trials == ()
