@@ -120,13 +120,16 @@ WIDE = {"clip_norm": 0.3, "lr": 0.2, "local_steps": 1, "batch_size": 4, "noise_m
         ("adaptive_clipping", {}),
         ("ddgauss", {}),
         ("dp_fedavg", {"noise": "distributed"}),
+        ("dp_fed", {"trust": "sum", "honest_fraction": 0.25}),
+        ("dp_fed", {"trust": "sum", "noise": "discrete"}),
     ],
 )
 def test_the_expected_noise_is_about_what_is_there(name, more):
     """Of 900 numbers or more the norm is within a seventh of the root of its mean square, but for a chance of 1e-9."""
     task = toy_task((5,) * 20, features=600)
+    keys = {**WIDE, **({"local_steps": None} if "trust" in more else {})}
     found = cl.run(
-        getattr(cl.methods, name)(**WIDE, **more),
+        getattr(cl.methods, name)(**keys, **more),
         task,
         rounds=2,
         cohort=cl.full(),
@@ -151,9 +154,9 @@ def test_what_is_sent_is_the_update_and_what_clipping_took(name):
     sums = UpdateSums(frozenset({"signal"}))
     plan = plan_of(fed, 1, w, torch.arange(8))
     assert len(list(measure(plan, watch=sums.add))) == sums.clients == 7
-    mean, _ = mean_of(fed, plan.offer, sums.messages, 8, fed.method.init(w).transform)
+    mean, _ = mean_of(fed, plan.offer, sums.messages, 8, 0.0, fed.method.init(w).transform)
     weighting = fed.method.transform.weighting
-    by = divisor(fed, plan.offer, 8) * (1.0 if weighting is None else weighting.mean_weight)
+    by = divisor(fed, plan.offer, 8, 0.0) * (1.0 if weighting is None else weighting.mean_weight)
     torch.testing.assert_close(mean * by, sums.updates + sums.clip_errors, rtol=1e-9, atol=1e-12)
     assert float(sums.clip_errors.norm()) > 0.1 * float(sums.updates.norm())
 
