@@ -228,9 +228,9 @@ def test_candidates_whose_guarantees_are_about_different_neighbors_have_no_commo
     keys = {"method": "pfl", **{name: value for name, value in KEYS.items() if name not in ("method", "local_steps")}}
     keys = {name: value for name, value in keys.items() if name not in searched}
     keys |= {"clip_norm": 1.0, "local_epochs": 1, "batch_size": 1000}
+    prices = TrialPrices(Question.of(keys, searched, "private", trials=3, task=TASK), TASK, TrialCount(3.0), 6.0, 1e-3)
     with pytest.raises(CloisterError, match="for the same neighbors"):
-        question = Question.of(keys, searched, "private", trials=3, task=TASK)
-        TrialPrices(question, TASK, TrialCount(3.0), 6.0, 1e-3).epsilon_of(second)
+        prices.epsilon_of(second)
 
 
 def test_a_folder_is_needed_for_the_ledger():
