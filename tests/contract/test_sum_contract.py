@@ -84,6 +84,28 @@ def test_a_node_makes_its_share_for_all_who_are_asked_and_a_sum_of_too_few_is_re
         close_round(server, replace(offer, closed=[]), replies[:1], state)
 
 
+def test_a_server_cannot_have_a_node_charged_for_noise_that_it_does_not_add():
+    task = toy_task(sizes=(4, 5, 6))
+    fed, w = fed_of(cl.methods.pfl(**SUM, sample_rate=1.0), task=task)
+    offer, node = open_round(server_of(fed, task, w.dtype), books(), 1, w, fed.method.init(w)), Node(fed, 0)
+    with pytest.raises(CloisterError, match="noise_scale"):
+        node.reply(replace(offer, noise_scale=1e6))
+    assert not node.ledger.entries
+    chosen = replace(cl.methods.pfl(**SUM), noise_schedule=lambda state: 2.0)
+    with pytest.raises(CloisterError, match="on the way"):
+        federation(chosen)
+
+
+def test_a_coordinate_that_is_named_often_moves_no_more():
+    part, (fed, w) = cl.transforms.common_part(0.5), federation(cl.methods.dp_fed(**SUM, sample_rate=1.0))
+    update = torch.ones(len(w), dtype=w.dtype)
+    for mask in ([0] * 8, [1, 1, 1, 2, 3, 3, 4, 5], list(range(8))):
+        context = replace(fed.context(w, {"mask": torch.tensor(mask)}), size=len(w))
+        found = part.encode(update, context)
+        assert float(found.norm()) <= float(update[sorted(set(mask))].norm()) * (1 + 1e-12)
+    assert torch.equal(found, update[:8]), "and named once, it is sent as it is"
+
+
 def test_a_round_without_members_releases_nothing():
     nobody = replace(cl.poisson(0.5), sample=lambda streams, round, population: torch.tensor([], dtype=torch.int64))
     fed, w = fed_of(SUMS["pfl sum discrete"](), nobody)

@@ -192,6 +192,7 @@ def test_what_is_exact_is_marked_beside_each_figure(page):
     }
     exact = {"distribution-of-norms", "clipping-clipped", "clipping-mean", "train-accuracy_gap", "labels"}
     assert exact | {"contours-loss", "surface-loss", "landscape-lines"} <= set(marked)
+    assert "NOT PRIVATE, for on training samples: dp_fedavg" in page, "beside the table of what landscapes come to"
 
 
 def test_labels_per_client_add_up_to_the_training_samples(page):

@@ -120,8 +120,9 @@ def test_training_samples_are_marked_and_refused_of_deployments(tmp_path):
     assert (tmp_path / "run" / "landscape.json").stat().st_mode & 0o077 == 0
     found.plot(tmp_path / "x.png")
     secure = trained(tmp_path / "secure", task, secure_rng=True)
-    with pytest.raises(CloisterError, match="simulation for a landscape on training samples"):
-        cl.landscape(tmp_path / "secure", task, points=3, of="train", own_model=secure.model)
+    for model in (tmp_path / "secure", secure, cl.load(tmp_path / "secure", secure.model)):
+        with pytest.raises(CloisterError, match="simulation for a landscape on training samples"):
+            cl.landscape(model, task, points=3, of="train", own_model=secure.model)
     for wrong in ({"points": 4}, {"of": "all"}, {"dimensions": 3}, {"range": 0.0}, {"samples": 0}):
         with pytest.raises(CloisterError, match="Expected"):
             cl.landscape(run, task, **wrong)

@@ -117,6 +117,7 @@ def test_nothing_is_left_but_the_best_trial_at_the_whole_price(tuned):
     text = (folder / "selected" / "certificate.txt").read_text()
     for words in ("Theorem 2", "geometric", "3 on average", "gamma 0.333333", "eta 1", "in one trial"):
         assert words in " ".join(text.split()), words
+    assert "to keep those of trials that were not selected to themselves" in published["trusted"]
     counts = json.dumps(json.loads((folder / "tuning.json").read_text()))
     assert f'"trials": {len(seen)}' not in counts
     assert found.trials == ()
@@ -213,6 +214,23 @@ def test_what_has_no_price_is_refused_before_anything_is_written(keys, words, tm
     with pytest.raises(CloisterError, match=words):
         cl.tune(given, searched, on="private", trials=2, task=TASK, folder=tmp_path / "d")
     assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("searched", "second"),
+    [
+        ({"method": ["dp_fedavg", "pfl"]}, {"method": "pfl"}),
+        ({"batch_sampling": ["poisson", "fixed_size"]}, {"batch_sampling": "fixed_size"}),
+    ],
+    ids=["units", "neighbors"],
+)
+def test_candidates_whose_guarantees_are_about_different_neighbors_have_no_common_price(searched, second):
+    keys = {"method": "pfl", **{name: value for name, value in KEYS.items() if name not in ("method", "local_steps")}}
+    keys = {name: value for name, value in keys.items() if name not in searched}
+    keys |= {"clip_norm": 1.0, "local_epochs": 1, "batch_size": 1000}
+    prices = TrialPrices(Question.of(keys, searched, "private", trials=3, task=TASK), TASK, TrialCount(3.0), 6.0, 1e-3)
+    with pytest.raises(CloisterError, match="for the same neighbors"):
+        prices.epsilon_of(second)
 
 
 def test_a_folder_is_needed_for_the_ledger():

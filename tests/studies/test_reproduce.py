@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from cloister.cli.app import app
 from cloister.errors import CloisterError
-from cloister.studies.papers import order
+from cloister.studies.papers import files, order
 from cloister.studies.papers.cells import PaperCell
 from cloister.studies.papers.files import shipped
 from cloister.studies.papers.outcomes import Outcome, Row
 from cloister.studies.papers.reported import Reported
+from cloister.studies.papers.scale import Scale
+from cloister.studies.papers.table import Reproduction
 
 FILE = """
 seeds = [0, 1]
@@ -122,6 +125,27 @@ def test_the_order_is_judged_pair_by_pair():
     single = [row("a", 90, [70.0]), row("b", 80, [71.0])]
     assert order.verdicts(single, ["method"]) == ["no: b (one seed)", "no: a (one seed)"]
     assert order.verdicts([row("a", None, [70.0]), single[1]], ["method"]) == ["", ""], "the paper has no number"
+
+
+def test_a_row_has_no_epsilon_where_one_of_its_seeds_has_none():
+    whole = row("a", 90, [70.0, 70.2])
+    assert whole.epsilon == 1.0
+    torn = replace(whole, outcomes={**whole.outcomes, 1: replace(whole.outcomes[1], epsilon=None)})
+    assert torn.epsilon is None
+
+
+def test_what_is_exact_on_training_samples_is_marked(tmp_path):
+    one = row("a", 90, [70.0])
+    outcomes = {0: replace(one.outcomes[0], measured={"train_accuracy": 80.0, "accuracy_gap": 10.0})}
+    (tmp_path / "table.toml").write_text(FILE)
+    file = files.read(tmp_path / "table.toml")
+    rows = [replace(one, outcomes=outcomes), replace(one, outcomes=outcomes, quantity="accuracy_gap")]
+    made = Reproduction(file, Scale("tiny"), [0], rows)
+    assert "NOT PRIVATE" not in made.lines()[0]["row"]
+    assert "NOT PRIVATE" in made.lines()[1]["row"]
+    assert all(record["mark"] == "NOT PRIVATE" for record in made.records()), "their runs have these numbers"
+    assert made.markdown().count("NOT PRIVATE") == 2
+    assert "NOT PRIVATE" in made.csv()
 
 
 def test_slips_are_told(tmp_path):

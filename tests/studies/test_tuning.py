@@ -109,6 +109,11 @@ def test_whoever_does_not_say_on_which_data_is_told_the_three_choices():
         go(on="test")
 
 
+def test_a_deployment_is_not_tuned_for_free():
+    with pytest.raises(CloisterError, match="secure_rng"):
+        cl.tune({**KEYS, "secure_rng": True}, SPACE, on="simulated", trials=2, task=digits_of(10))
+
+
 def test_held_out_clients_are_not_trained_on_and_no_test_sample_is_there():
     marked = replace(TASK, test_inputs=torch.full_like(TASK.test_inputs, math.nan))
     for unit in ("client", "sample"):

@@ -53,6 +53,11 @@ def answer(fed: Federation, ledger: Ledger, offer: Offer, engine: Engine, client
             f"Expected an offer to clients 0 to {fed.population.clients - 1} in rising order, each once, found "
             f"{offer.clients}: refuse it."
         )
+    if offer.noise_scale != 1 and fed.method.noise_schedule is None:  # or noise would be charged for that nobody adds
+        raise CloisterError(
+            f"Expected an offer without a factor on the noise for {fed.method.name}, whose noise is the same in all "
+            f"rounds, found noise_scale {offer.noise_scale}: refuse it."
+        )
     asked = offer.clients if fed.population.here is None else fed.population.members(offer.clients)
     paying = _pay(fed, ledger, offer, asked) if fed.unit is ProtectedUnit.SAMPLE else asked
     plan = RoundPlan.of(fed, offer, paying, client_state)

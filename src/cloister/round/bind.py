@@ -251,6 +251,12 @@ def bind_method(
         _expect_private_steps(method)
         return method
     mechanism, sensitivity = method.mechanism, sensitivity_of(method, layout)
+    if method.noise_schedule is not None and mechanism.place != "nowhere":
+        raise CloisterError(
+            f"Expected noise in the steps of clients for {method.name}, which chooses it on the way, found "
+            f"{mechanism.name}, {mechanism.place}: its price would follow the schedule, and the noise would not, so "
+            "use mechanisms.in_steps."
+        )
     summed = method.local.sample_l2 is not None and mechanism.honest_fraction is not None
     _expect_sums_of_samples(method)
     if (

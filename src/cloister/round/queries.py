@@ -28,6 +28,7 @@ from cloister.round.bind import Federation
 from cloister.round.run_round import SERVER
 
 _ROWS = 4096
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -138,21 +139,22 @@ def _sums(query: Query, population: Population) -> Tensor:
 def _second_moments(query: Query, population: Population, clients: range, weights: Tensor | None = None) -> Tensor:
     """The sum of x x^T [length * length] over all samples of some clients in a row, with each client's weight.
 
-    Computed where the samples lie, in float32 (their noise is far coarser): a matrix for every client would not fit.
+    Computed where the samples lie: a matrix for every client would not fit. In float64, because the roundings of a long
+    sum in float32 differ with and without a sample, which then moves it by more than it adds.
     """
-    total = torch.zeros(query.length, query.length, device=population.inputs.device)
+    total = torch.zeros(query.length, query.length, dtype=torch.float64, device=population.inputs.device)
     for owners, rows in _rows(population, clients):
-        found = _bounded(query.vectors(population.inputs[rows], population.labels[rows]).detach().float(), 1 - 1e-6)
+        found = _bounded(query.vectors(population.inputs[rows], population.labels[rows]).detach().double())
         weighted = found if weights is None else found * weights[owners].to(found).unsqueeze(1)
         total += found.T @ weighted
         population.let_go()
     return total.flatten()
 
 
-def _bounded(found: Tensor, most: float = 1.0) -> Tensor:
-    """Vectors [b, length] of norm at most 1, whatever they were."""
+def _bounded(found: Tensor) -> Tensor:
+    """Vectors [b, length] of norm at most 1, whatever they were; a little less, for what rounding adds."""
     norms = found.norm(dim=1, keepdim=True)
-    return torch.where(norms.isfinite(), found * (most / norms.clamp(min=most)), 0.0)
+    return torch.where(norms.isfinite(), found * ((1 - _ROUNDING) / norms.clamp(min=1 - _ROUNDING)), 0.0)
 
 
 def _rows(population: Population, clients: range | None = None) -> Iterator[tuple[Tensor, Tensor]]:

@@ -114,7 +114,10 @@ def expected_noise(plan: RoundPlan, took_part: int) -> float | None:
     if mechanism.place not in ("central", "distributed") or mechanism.correlate is not None or transform.after:
         return None
     settings = mechanism.settings
-    if mechanism.name == "gaussian":
+    if mechanism.honest_fraction is not None:  # all members' shares, of whom this fraction is counted on
+        whole = (mechanism.noise_multiplier or 0.0) * fed.sensitivity.unit
+        deviation = whole / math.sqrt(mechanism.honest_fraction)
+    elif mechanism.name == "gaussian":
         deviation = (mechanism.noise_multiplier or 0.0) * fed.sensitivity.unit
     elif mechanism.name == "discrete_gaussian":
         deviation = settings["scale"] * math.sqrt(settings["shares"])
@@ -129,6 +132,8 @@ def expected_noise(plan: RoundPlan, took_part: int) -> float | None:
             deviation, numbers = deviation * float(told["clip_norm"]), numbers - 1
         elif part.name == "quantize":
             deviation, numbers = deviation / part.settings["grid_scale"], offer.w.numel()
+        elif part.name == "to_grid":
+            deviation /= part.settings["points"]
         elif part.name == "capped_weights":
             deviation /= part.settings["mean_weight"]
         elif part.name not in ("random_mask", "public_mask"):

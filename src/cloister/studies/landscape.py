@@ -200,13 +200,12 @@ class _Subject:
 
 
 def _subject(model: Any, task: Task, of: Of, own: Any) -> _Subject:
+    if of == "train" and _is_deployed(model):
+        raise CloisterError(
+            "Expected a simulation for a landscape on training samples, found a run with secure randomness: it "
+            "would be a release that nothing pays for, so use test samples (of = test)."
+        )
     if isinstance(model, (str, Path)):
-        folder = RunFolder.open(Path(model))
-        if of == "train" and folder.description().secure_rng:
-            raise CloisterError(
-                "Expected a simulation for a landscape on training samples, found a run with secure randomness: it "
-                "would be a release that nothing pays for, so use test samples (of = test)."
-            )
         model = load(model, own, loss=task.loss, preprocessing=task.preprocessing)
     if isinstance(model, TrainedModel):
         inner: Any = model.module.model
@@ -219,6 +218,14 @@ def _subject(model: Any, task: Task, of: Of, own: Any) -> _Subject:
         module, seen = model.model, model.preprocessing or task.preprocessing
     expect_type("model", module, nn.Module, "a module, a run, or the folder of a run", "give one")
     return _Subject(module, Layout.of(module).names, seen)
+
+
+def _is_deployed(model: Any) -> bool:
+    """Whether a run, in memory or in a folder, or what was loaded of one, had secure randomness."""
+    if isinstance(model, (str, Path)):
+        return RunFolder.open(Path(model)).description().secure_rng
+    certificate = getattr(model, "certificate", None)
+    return certificate is not None and certificate.secure_rng
 
 
 def _expect_settings(points: int, range: float, samples: int | None, of: str, dimensions: int) -> None:

@@ -75,9 +75,18 @@ def scale_to_norm(update: Tensor, norm: float) -> Tensor:
     """
     if not update.shape[0]:
         return update
-    direction, short, found = _measured(update)
+    direction, short, found = _measured(_raised(update))
     factor = (_safely_below(norm, update) * short).clamp(max=torch.finfo(direction.dtype).max)
     return torch.where(found > 0, (direction * factor.to(direction.dtype)).to(update.dtype), update)
+
+
+def _raised(update: Tensor) -> Tensor:
+    """The same direction, tiny updates a power of two longer: a norm next to zero has few digits in float32, and what
+    is divided by it could come out half as long again."""
+    if update.dtype == torch.float64:
+        return update
+    update = update.float()
+    return torch.where(torch.linalg.vector_norm(update, torch.inf) < 2.0**-60, update * 2.0**64, update)
 
 
 def _factor(update: Tensor, limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:

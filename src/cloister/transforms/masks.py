@@ -95,7 +95,8 @@ def common_part(keep_fraction: float) -> Transform:
     """Send the k coordinates that all clients of a round train, the same for everybody, and no others (Fed-SPA in a
     secure sum). The server draws them, tells them as a vector of ones and zeros ("active"), and scales by d/k.
 
-    Whoever is given an update keeps within these coordinates: the bound that is known of it stays.
+    Whoever is given an update keeps within these coordinates: the bound that is known of it stays. It does so whatever
+    a server tells: a coordinate that is named several times is divided by the root of how often.
     """
     expect_fraction("keep_fraction", keep_fraction)
 
@@ -103,6 +104,11 @@ def common_part(keep_fraction: float) -> Transform:
         size = context.size
         mask = streams.subset(kept_of(size, keep_fraction), size, context.w.device, "mask", round)
         return {"mask": mask, "active": context.w.new_zeros(size).index_fill(0, mask, 1.0)}
+
+    def encode(update: Tensor, context: Context) -> Tensor:
+        mask: Tensor = context.broadcast["mask"]
+        named = update.new_zeros(context.size).index_add(0, mask, torch.ones_like(mask, dtype=update.dtype))
+        return update.index_select(0, mask) / named.index_select(0, mask).sqrt()
 
     def decode(total: Tensor, context: Context, state: State) -> tuple[Tensor, State]:
         scaled = total * (context.size / kept_of(context.size, keep_fraction))
@@ -114,7 +120,7 @@ def common_part(keep_fraction: float) -> Transform:
     return Transform(
         "common_part",
         {"keep_fraction": keep_fraction},
-        lambda update, context: update.index_select(0, context.broadcast["mask"]),
+        encode,
         sensitivity,
         decode,
         broadcast=broadcast,

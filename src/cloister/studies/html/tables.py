@@ -9,6 +9,7 @@ from typing import Any
 from cloister.privacy.certificate_text import round_up
 from cloister.runs.communication import in_words
 from cloister.runs.metric_text import figure
+from cloister.runs.recorded import MARK
 from cloister.studies.html.gather import WITHOUT_EFFECT, Group, Study
 from cloister.studies.html.over_seeds import spread
 
@@ -157,8 +158,11 @@ def sharpness(groups: Sequence[Group]) -> Table | None:
         for name, land in found.items()
     ]
     head = ("", *(f"rise at {radius}" for radius in radii), "largest eigenvalue")
-    notes = ("Rises are means over random directions, at so many lengths of the model's filters.",)
-    return Table(head, tuple(rows), numbers=frozenset(range(1, len(head))), notes=notes) if rows else None
+    notes = ["Rises are means over random directions, at so many lengths of the model's filters."]
+    exact = [name for name, land in found.items() if land.of == "train"]
+    if exact:
+        notes.append(f"{MARK}, for on training samples: {', '.join(exact)}.")
+    return Table(head, tuple(rows), numbers=frozenset(range(1, len(head))), notes=tuple(notes)) if rows else None
 
 
 def communication(groups: Sequence[Group]) -> Table | None:

@@ -121,8 +121,10 @@ class Row:
 
     @property
     def epsilon(self) -> float | None:
-        """The largest that a seed cost; None without privacy, or without runs."""
-        return max((one.epsilon for one in self.outcomes.values() if one.epsilon is not None), default=None)
+        """The largest that a seed cost; None where some seed has no bound, or without runs."""
+        found = [one.epsilon for one in self.outcomes.values()]
+        known = [one for one in found if one is not None]
+        return max(known) if known and len(known) == len(found) else None
 
     @property
     def any(self) -> Outcome | None:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloister.privacy.certificate_text import round_up
+from cloister.runs.recorded import MARK, NOT_PRIVATE
 from cloister.studies.papers import order
 from cloister.studies.papers.files import METRICS, PaperFile
 from cloister.studies.papers.outcomes import Row
@@ -17,6 +18,9 @@ from cloister.studies.papers.scale import Scale
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+EXACT = ("train_accuracy", "accuracy_gap")
+"""Quantities that are computed exactly from clients' training samples."""
 
 HEAD = ("paper", "here", "last round", "claimed epsilon", "true epsilon", "at delta", "order holds")
 """What is said of every row, after its name and the values of its axes; `here` is by the paper's own metric."""
@@ -55,6 +59,8 @@ class Reproduction:
         text += [order.in_words(self.rows, self.file.order)]
         if any(verdict.endswith(order.ONE_SEED) for verdict in order.verdicts(self.rows, self.file.order)):
             text.append("Of some cells there is one seed: their order is by these numbers alone.")
+        if any(row.quantity in EXACT for row in self.rows):
+            text.append(NOT_PRIVATE)
         if self.file.about.get("absent"):
             text.append(f"No numbers of the paper: {self.file.about['absent']}.")
         text += [f"In the paper: {one}" for one in self.file.about.get("notes", [])]
@@ -142,7 +148,15 @@ def _line(row: Row, verdict: str) -> dict[str, str]:
 
 
 def _name(row: Row) -> str:
-    return row.cell.method if row.quantity == "accuracy" else f"{row.cell.method}: {row.quantity.replace('_', ' ')}"
+    if row.quantity == "accuracy":
+        return row.cell.method
+    return f"{row.cell.method}: {row.quantity.replace('_', ' ')}" + (f" ({MARK})" if row.quantity in EXACT else "")
+
+
+def _mark(row: Row) -> str | None:
+    """The mark, where what was measured of some run is exact on training samples."""
+    exact = any(one.measured.get(name) is not None for one in row.outcomes.values() for name in EXACT)
+    return MARK if exact else None
 
 
 def _text(ours: Any) -> str:
@@ -172,6 +186,7 @@ def _record(row: Row, verdict: str) -> dict[str, Any]:
         "method": row.cell.method,
         "axes": row.cell.axes,
         "quantity": row.quantity,
+        "mark": _mark(row),
         "as_published": row.cell.replicates,
         "paper": reported,
         "here": None if ours is None else asdict(ours),
@@ -192,6 +207,7 @@ def flat_record(record: Mapping[str, Any]) -> dict[str, Any]:
         "method": record["method"],
         **record["axes"],
         "quantity": record["quantity"],
+        "mark": record["mark"],
         "paper": paper.get("mean"),
         "paper_sd": paper.get("sd"),
         "claimed_epsilon": paper.get("claimed_epsilon"),

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from cloister.data.task import Task
-from cloister.errors import expect, expect_count
+from cloister.errors import CloisterError, expect, expect_count
 from cloister.privacy.description import json_hash
 from cloister.runs.choices import PARTS
 from cloister.runs.config import build, build_task, method_info, parts_of
@@ -48,6 +48,11 @@ class Question:
         expect_count("seeds", found.seeds, "with how many seeds each candidate is run", most=1000)
         if found.public_data is not None:
             expect(on == "public", "public_data beside on = public", on, "tune on public data, or leave it out")
+        if on == "simulated" and fixed.get("secure_rng"):
+            raise CloisterError(
+                "Expected a simulation for a tuning that is not charged, found secure_rng = true: exact scores on "
+                "clients' held-out samples would be releases that nothing pays for, so tune on private or public data."
+            )
         if on == "private":
             expect(found.seeds == 1, "one seed in every private trial", found.seeds, "every further run would cost")
         found.values_with(first_of(found.space))

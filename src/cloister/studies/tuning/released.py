@@ -69,6 +69,7 @@ def _certificate(trial: Certificate, prices: TrialPrices, ledger: Ledger, questi
     return replace(
         trial,
         released=f"the best of some trials, by a private score, and its settings ({keys}): {trial.released}",
+        trusted=_TRUSTED.format(trial.trusted),
         sampling_accounted=[
             *priced_as(Counter({prices.event: 1}), "cohorts"),
             f"the number of trials: {count.words}{gamma}, {count.mean:g} on average ({count.theorem})",
@@ -121,6 +122,10 @@ _COMMENT = """\
 # Chosen on private data, at epsilon {epsilon} (delta {delta:g}) for the whole tuning. The selected trial's model is in
 # selected/, and costs nothing more. Another run with these settings on the same data would be charged in addition.
 """
+_TRUSTED = (
+    "the server and all who see messages or models of a trial, to keep those of trials that were not selected to "
+    "themselves: what they see adds up over all trials, and this epsilon does not cover it; within one trial: {}"
+)
 _LEFT_OUT = (
     "how many trials there were: the theorem releases the best trial alone, so that whoever saw how long the tuning "
     "took, or looked into its folder before it ended, has seen more",

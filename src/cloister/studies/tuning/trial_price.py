@@ -54,8 +54,9 @@ class TrialPrices:
     price: TrialPrice = field(init=False)
     reference: float = field(init=False)
     """The epsilon of the candidate by which the price was found."""
-    adjacency: Adjacency = field(init=False)
     _known: dict[object, float] = field(default_factory=dict)
+    _about: tuple[ProtectedUnit, Adjacency] | None = None
+    """Whom the first candidate protects, and from telling apart which neighbors."""
 
     def __post_init__(self) -> None:
         settings = first_of(self.question.space)
@@ -67,7 +68,12 @@ class TrialPrices:
         histories = self._planned(settings, self.reference)
         self.price = self._best(histories)
         self._known[self._releases(settings)] = self.reference
-        self.adjacency = common_adjacency(event for counts in histories for event in counts)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """Which neighbors the price of every trial is about."""
+        assert self._about is not None
+        return self._about[1]
 
     @property
     def event(self) -> BestOfTrials:
@@ -107,7 +113,8 @@ class TrialPrices:
         plan = self.question.plan({**silent, "noise_multiplier": 1.0}, self.task)
         if plan.method.first_query is not None:
             return json_hash([dict(settings), beside])  # which has a share of the budget, too
-        return _alike([one.events for one in plan.terms.accounts(plan.noise).values()]), json_hash(beside)
+        events = [one.events for one in plan.terms.accounts(plan.noise).values()]
+        return plan.method.unit, _alike(events), json_hash(beside)
 
     def _best(self, histories: Histories) -> TrialPrice:
         curve = np.max([rdp_of(counts) for counts in histories], axis=0)
@@ -127,7 +134,20 @@ class TrialPrices:
                     f"Expected a method whose releases have a Renyi price, for tuning on private data, found "
                     f"{plan.method.name} ({found.words('cohorts')}): tune on public or simulated data."
                 )
+        self._expect_about_the_same(plan, histories)
         return histories
+
+    def _expect_about_the_same(self, plan: Plan, histories: Histories) -> None:
+        """Refuse candidates that protect somebody else, or are priced for other neighbors: one price for all trials
+        would be about neither."""
+        about = plan.method.unit, common_adjacency(event for counts in histories for event in counts)
+        self._about = self._about or about
+        if about != self._about:
+            one, other = (f"{unit} ({adjacency.value})" for unit, adjacency in (self._about, about))
+            raise UnsupportedMechanismError(
+                f"Expected candidates with a guarantee for the same neighbors, which one price can be about, found "
+                f"{one} and {other}: tune these apart."
+            )
 
 
 def trial_values(question: Question, settings: Mapping[str, Any], epsilon: float) -> dict[str, Any]:
