@@ -45,7 +45,13 @@ def test_the_help_of_a_run_fits_a_screen(command):
         assert part.default in page
 
 
-@pytest.mark.parametrize("name", ["plan", "keys", "resume", "show", "report", "compare", "demo", "methods"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("plan", "keys", "resume", "show", "report", "compare", "demo", "methods", "tune", "reproduce", "landscape"),
+        *("theory", "predict", "export"),
+    ],
+)
 def test_the_help_of_every_command_fits_a_screen(command, name):
     lines = lines_of(command(name, "--help"))
     assert len(lines) <= SCREEN[0]

@@ -144,6 +144,39 @@ def test_paired_comparisons_and_rankings_rest_on_the_runs(comparison):
     assert "One seed: whether a difference is more than chance cannot be told" in single
 
 
+def test_only_rows_with_the_same_guarantee_on_the_same_data_are_ranked_together(comparison):
+    runs = comparison.results
+
+    def titles(of):
+        return {group.title: [one.name for one in group.order] for group in ranked(rows_of(of))}
+
+    private = [run for run in runs if run.unit]
+    first = private[0]
+    usual = titles(runs)
+    assert len(usual) == len({run.target for run in private}) + any(not run.unit for run in runs)
+    for change, word in (
+        ({"unit": "sample"}, "for one sample"),
+        ({"delta": first.delta / 10}, f"delta {first.delta / 10:g}"),
+        ({"settings": {"data": "mnist"}}, "data mnist"),
+    ):
+        other = [replace(run, label="other", **change) for run in private]
+        apart = titles([*runs, *other])
+        alone = {title for title in apart if word in title}
+        assert len(alone) == len({run.target for run in private})
+        assert all(name.startswith("other") for title in alone for name in apart[title])
+    text = ranking_text(ranked(rows_of([*runs, replace(first, label="other", unit="sample")])))
+    assert "for one sample there is other" in text
+    assert "selected on test data" in ranking_text(ranked(rows_of(runs)), swept=["lr"])
+
+
+def test_an_interval_of_a_share_stays_a_share(comparison):
+    first = comparison.results[0]
+    (row,) = rows_of([replace(first, seed=seed, score=score) for seed, score in enumerate((0.99, 0.9))])
+    assert (row.about.high, row.about.mean) == (1.0, pytest.approx(0.945))
+    (row,) = rows_of([replace(first, seed=seed, score=score, monitor="mae") for seed, score in enumerate((0.99, 0.9))])
+    assert row.about.high > 1.0
+
+
 def test_a_swept_number_is_drawn_as_lines(comparison, tmp_path):
     runs = [
         replace(run, swept={**run.swept, "lr": 0.01 * 10**place}) for place, run in enumerate(comparison.results[6:9])

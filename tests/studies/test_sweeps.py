@@ -72,7 +72,8 @@ def test_a_key_whose_value_may_be_a_list_is_swept_by_a_list_of_lists():
 
 
 def test_a_run_is_a_comparison_over_methods_models_and_budgets():
-    assert names({**RUN}, ["epsilons=[8,2]"]) == ["dp_fedavg-epsilon-8", "dp_fedavg-epsilon-2"]
+    for word in ("epsilons=[8,2]", "epsilon=[8,2]"):  # clients that are protected as a whole share one epsilon
+        assert names({**RUN}, [word]) == ["dp_fedavg-epsilon-8", "dp_fedavg-epsilon-2"]
     found = planned(RUN, ["method=[fedavg,dp_fedavg]", "model=[mlp,logistic]"])
     assert [cell.folder for cell in found] == [
         *("fedavg-model-mlp", "fedavg-model-logistic", "dp_fedavg-model-mlp", "dp_fedavg-model-logistic"),
@@ -107,7 +108,10 @@ def test_data_are_read_once_for_all_cells(monkeypatch):
         ({"lr": [[0.1]]}, r"Expected one value for lr, found \[0.1\]"),
         ({"lrr": [0.1]}, "Expected a known key, found 'lrr'"),
         ({"model": ["mlp", "mpl"]}, "found 'mpl'"),
-        ({"seed": [1, 1]}, "folders of their own, found 'dp_fedavg-seed-1'"),
+        ({"seed": [1, 1]}, r"different values for seed, found \[1, 1\]"),
+        ({"epsilon": [2.0, 8.0], "epsilons": [2.0]}, "Expected epsilon or epsilons, found both"),
+        (["lr=0.1,0.3"], r"several values in brackets, found '0.1,0.3': write \[0.1,0.3\]"),
+        (["lr=[0.1,0.3"], r"write \[0.1,0.3\]"),
     ],
 )
 def test_everything_is_refused_before_the_first_run(over, message):

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from cloister.cli import after
-from cloister.cli.commands import Command
+from cloister.cli.commands import Command, Commands
 from cloister.cli.compare import compare
 from cloister.cli.data import data_app
 from cloister.cli.keys import RunCommand, keys
@@ -28,6 +28,7 @@ from cloister.errors import CloisterError, Note
 
 app = typer.Typer(
     name="cloister",
+    cls=Commands,
     help="Differentially private federated learning: train, plan, resume, and show what was spent.",
     add_completion=False,
     rich_markup_mode=None,
@@ -187,6 +188,7 @@ Differentially private federated learning. What to do next:
   {program} demo                  train on real handwritten digits, with and without privacy
   {program} plan --help           what would a target cost, and is the federation large enough?
   {program} run --help            train, on your own keys or on a file such as experiments/digits.toml
+  {program} compare --help        methods, seeds and values of any key side by side
   {program} tune --help           which settings are best, at a price that is known
   {program} methods               all methods: whom they protect, and who must be trusted
   {program} keys METHOD           every key of a method and of a run

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from typer.core import TyperArgument, TyperCommand
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 
 class Command(TyperCommand):
@@ -37,6 +37,21 @@ class Command(TyperCommand):
     def get_help(self, ctx: Any) -> str:
         """The help page."""
         return super().get_help(ctx).replace("\\[", "[")
+
+
+_ORDER = (
+    *("demo", "run", "resume", "plan", "show", "report", "predict", "export"),
+    *("compare", "tune", "reproduce", "landscape", "theory", "methods", "keys", "data"),
+)
+
+
+class Commands(TyperGroup):
+    """All commands, listed in the order in which one comes to need them: one run, many runs, what there is."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names; what is not in the order comes last."""
+        names = super().list_commands(ctx)
+        return sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
 
 
 WIDEST = 100

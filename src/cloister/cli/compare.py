@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cloister.cli.output import file_and_words, interruptible, new_folder, print_table, program, say
+from cloister.cli.output import (
+    file_and_words,
+    interruptible,
+    new_folder,
+    print_table,
+    program,
+    say,
+    say_wrapped,
+    working,
+)
 from cloister.errors import CloisterError
 
 if TYPE_CHECKING:
@@ -15,6 +24,9 @@ if TYPE_CHECKING:
 
 _MOST_LISTED = 60
 """Runs that are also shown one by one."""
+
+_NOT_CHOSEN = ("epsilon", "delta", "data", "partition", "clients", "fraction", "alpha", "split_seed", "trust", "record")
+"""Keys that say what is asked, and not how well it is done: their best value is no choice by results."""
 
 
 def compare(
@@ -27,9 +39,10 @@ def compare(
     """Many runs on the same data: methods, epsilons, seeds, values of any key; with means, intervals and a ranking.
 
     \b
-    cloister compare experiments/digits-methods.toml                    methods at the same epsilons
-    cloister compare experiments/digits-methods.toml seed=[0,1,2,3,4]   the same over five seeds
-    cloister compare experiments/digits.toml lr=[0.3,1] epsilons=[2,8]  one run's file, over its keys
+    methods at equal epsilon; the same over seeds; one run's file, over its keys:
+      cloister compare experiments/digits-methods.toml
+      cloister compare experiments/digits-methods.toml 'seed=[0,1,2,3,4]'
+      cloister compare experiments/digits.toml 'lr=[0.3,1]' 'epsilons=[2,8]'
 
     KEY=VALUE is for every run, and KEY=[VALUE,VALUE] runs each value. A key whose own value may be a list takes a list
     of lists. With the folder of a comparison that was interrupted, it goes on. In the folder: results.json, the table
@@ -49,18 +62,19 @@ def compare(
 
     path = folder or new_folder("compare")
     command = " ".join(["cloister compare", str(file), *words])
-    comparison = Comparison(planned(file, words), path)
-    try:
-        with interruptible(path, f"the same command with --folder {path} goes on from here"):
+    with working("checking all runs"):
+        comparison = Comparison(planned(file, words), path)
+    with interruptible(path, f"the same command with --folder {path} goes on from here"):
+        try:
             for cell, found in comparison.run(count, command=command, threads=threads, quiet=quiet):
                 if not quiet:
                     say(f"{cell.folder}: {report.in_words(found)}", err=True)
-    except CellsFailed as failed:
-        for name, why in failed.failures.items():
-            say(f"failed: {name}: {why}", err=True)
-        raise
-    finally:
-        _show(comparison)
+        except CellsFailed as failed:
+            for name, why in failed.failures.items():
+                say(f"failed: {name}: {why}", err=True)
+            raise
+        finally:
+            _show(comparison)
     say(f"\nplot: {path / 'compare.png'}; tables: {path / 'table.md'}, .csv, .tex; figures: {path / 'results.json'}")
     say(f"what each was promised: {program()} show {path}/NAME")
 
@@ -78,15 +92,11 @@ def _show(comparison: Comparison) -> None:
     if len(comparison.results) <= _MOST_LISTED:
         say("")
         print_table(report.comparison_scores_table(comparison.results))
-    text = ranking_text(comparison.ranking())
-    if text:
-        say(text)
-    shown = {key for row in rows for key in row.swept}  # in columns of the table
-    others = {
-        name: {key: value for key, value in own.items() if key not in shown}
-        for name, own in comparison.settings.items()
-    }
-    say(report.settings_text(others))
+    swept = list(dict.fromkeys(key for row in rows for key in row.swept if key not in _NOT_CHOSEN))
+    say_wrapped(ranking_text(comparison.ranking(), swept=swept))
+    if len(rows) > 1:
+        told = [key for key in rows[0].swept if all(key in row.swept for row in rows)]
+        say_wrapped(report.settings_text(comparison.settings, told))
 
 
 def _jobs(words: str) -> int | Literal["auto"]:

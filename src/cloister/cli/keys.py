@@ -16,7 +16,7 @@ def keys(ctx: typer.Context) -> None:
     """Every key of a run, with its default and its meaning: of a method, of the other choices, and of every run.
 
     \b
-    cloister keys                           what there is to choose, and the keys of the defaults
+    cloister keys                           all choices; keys of the defaults
     cloister keys pfl                       the keys of one method
     cloister keys pfl data=mnist model=cnn  those of other choices beside it
     """

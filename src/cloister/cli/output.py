@@ -67,6 +67,20 @@ def say(text: str, err: bool = False) -> None:
     typer.echo(text, err=err)
 
 
+def say_wrapped(text: str) -> None:
+    """Lines as wide as the tables beside them; what is wrapped is indented."""
+    import textwrap
+
+    from rich.console import Console
+
+    if not text:
+        return
+    width = Console().width
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        say(textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
+
+
 def print_table(table: Any) -> None:
     from rich.console import Console
 

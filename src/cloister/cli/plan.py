@@ -31,7 +31,7 @@ def plan(
     samples. Where nothing is said of the cohort, everyone takes part in every round.
 
     \b
-    cloister plan method=pfl sizes=[303,294,123,200] rounds=50 epsilon=2 delta=1e-5
+    cloister plan method=pfl sizes=[303,294,123] rounds=50 epsilon=2 delta=1e-5
     cloister plan clients=3400 sampling_rate=0.04 rounds=1000 epsilon=2 delta=1e-5
     cloister plan experiments/digits.toml epsilon=1
     """

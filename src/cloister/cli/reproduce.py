@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cloister.cli import interrupts
-from cloister.cli.output import print_table, program, say
+from cloister.cli.output import print_table, program, say, say_wrapped
 from cloister.errors import CloisterError
 
 
@@ -58,7 +58,7 @@ def reproduce(
             result = plan.found(path)
             _print_whole(result.terminal())
             for note in result.notes():
-                say(f"\n{note}")
+                say_wrapped(f"\n{note}")
     say(f"\nkept in {path}: reproduce.md, reproduce.csv, reproduce.json, curves.csv")
     say(f"what each run was promised: {program()} show {path}/NAME")
 

@@ -43,6 +43,8 @@ def show(
     expect_one_of("--of", of, _PICTURES)
     if plot is not None:
         report.expect_plot(plot)
+    elif of != "score":
+        raise CloisterError(f"Expected --plot beside --of, found --of {of} alone: add --plot {of}.png.")
     names = [path.name for path in runs]
     folders = {p.name if names.count(p.name) == 1 else str(p): RunFolder.open(p) for p in runs}
     certificates = {name: folder.certificate() for name, folder in folders.items()}

@@ -33,20 +33,24 @@ def tune(
     ] = None,
     folder: Annotated[Path | None, typer.Option(help="Where to keep it [default: runs/tune-TIME].")] = None,
 ) -> None:
-    """Search settings: ranges (lr=0.03..0.3) and lists (sparsity=0.1,0.3,0.5) of any keys of a run.
+    """Search settings: ranges (lr=0.03..0.3) and lists (lr=0.1,0.3,1) of any keys of a run.
 
     With the folder of a search that was interrupted, it goes on. What it costs depends on the data:
 
     \b
-    --on public     public samples (public_samples=2000), or --public-data NAME: free
-    --on simulated  nobody's data, or a benchmark: judged on held-out training data, tested once at
-                    the end; not charged, and the certificate says so
-    --on private    charged as a whole: epsilon and delta are for all trials and the choice among
-                    them. Candidates are drawn at random, as many as a random draw says (Papernot &
-                    Steinke 2022), and nothing of any but the best is kept
+    --on public     public samples (public_samples=2000), or --public-data NAME:
+                    free
+    --on simulated  nobody's data, or a benchmark: judged on held-out training
+                    data, tested once at the end; not charged, and the
+                    certificate says so
+    --on private    charged as a whole: epsilon and delta are for all trials and
+                    the choice among them. Candidates are drawn at random, as
+                    many as a random draw says (Papernot & Steinke 2022), and
+                    nothing of any but the best is kept
 
     \b
-    cloister tune experiments/digits.toml clip_norm=0.1..3 lr=0.1..3 --on simulated --trials 30
+    cloister tune experiments/digits.toml clip_norm=0.1..3 lr=0.1,0.3,1 \\
+        --on simulated --trials 30
     """
     from cloister.runs import catalogue
     from cloister.runs.config_file import load
@@ -98,11 +102,12 @@ def _show(found: Tuned, path: Path) -> None:
 
     keys = list(found.settings)
     if found.trials:
-        table = new_table("trial", *keys, f"{found.metric}, held out", "+-")
+        spreads = any(one.spread is not None for one in found.trials)
+        table = new_table("trial", *keys, f"{found.metric}, held out", *(["sd over seeds"] if spreads else []))
         for one in ranked(found.trials, found.larger_is_better)[:_SHOWN]:
-            spread = "" if one.spread is None else f"{one.spread:.4f}"
+            spread = ["-" if one.spread is None else f"{one.spread:.4f}"] if spreads else []
             score = "failed" if one.score is None else f"{one.score:.4f}"
-            table.add_row(str(one.number + 1), *(shown(one.settings[key]) for key in keys), score, spread)
+            table.add_row(str(one.number + 1), *(shown(one.settings[key]) for key in keys), score, *spread)
         print_table(table)
         if found.importance:
             shares = ", ".join(f"{name} {share:.0%}" for name, share in found.importance.items())

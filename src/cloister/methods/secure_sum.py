@@ -117,7 +117,8 @@ class SumTrust:
         refuse_weights(weighting.client_weights, f"{method} with trust = sum", _NO_WEIGHTS)
         for name, value in given.items():
             if value is not None:
-                raise CloisterError(f"Expected no {name} beside trust = sum, found {value!r}: {_WHY_NOT[name]}.")
+                beside = "sample_rate" if name == "batch_size" else "trust = sum"
+                raise CloisterError(f"Expected no {name} beside {beside}, found {value!r}: {_WHY_NOT[name]}.")
 
 
 _NO_WEIGHTS = "a sum over samples counts each of them once, wherever it lies"
@@ -129,7 +130,7 @@ _WHY_NOT = {
     "batch_sampling": "batches are drawn by Poisson coins, so leave it out",
     "mode": "the paper's messages are private by themselves, so leave one of them out",
     "bound": "its query is for messages that are private by themselves, so use bound = public or public_median",
-    "batch_size": "sample_rate says how many samples join, so leave one of them out",
+    "batch_size": "both say how many samples join, so leave one of them out",
 }
 
 

@@ -94,6 +94,12 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """An existing run, laid out as this version does."""
+        inside = next(path.glob("*/description.json"), None) if path.is_dir() else None
+        if inside is not None and not (path / "description.json").is_file():
+            raise CloisterError(
+                f"Expected the folder of one run, found several in {path}: name one, such as {inside.parent}, or show "
+                f"all of them with `cloister report {path}`."
+            )
         if not (path / "description.json").is_file():
             raise CloisterError(f"Expected the folder of a run, found no description.json in {path}: check the name.")
         found = read_json(path / "description.json").get("format", 1)

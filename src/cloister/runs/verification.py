@@ -91,6 +91,9 @@ def _differs(stored: Mapping[str, Any], computed: Mapping[str, Any]) -> str | No
     things in other words, and have closer bounds.
     """
     same_software = stored.get("versions") == computed["versions"]
+    unknown = [key for key in stored if key not in computed and key not in ("files", "sha256")]
+    if same_software and unknown:
+        return unknown[0]
     exact = ("configuration_sha256", "ledger_hash", "rounds_charged", "releases_charged", "budget", "noise_multiplier")
     for name in (key for key in computed if key not in ("prices", "filter", "claimed")) if same_software else exact:
         if stored.get(name) != computed[name]:

@@ -130,6 +130,8 @@ def _theorem_3(axes: Axes, runs: Mapping[str, Mapping[str, Any]]) -> None:
         axes.plot([], [], color=_GRAY, linestyle=style, label={"fedsam": "FedSAM"}.get(name, name))
     _runs_in_legend(axes, runs)
     axes.set(xscale="log", yscale="log")
+    axes.xaxis.set_minor_formatter(lambda value, place: f"{value:g}" if str(int(value))[0] in "25" else "")
+    axes.xaxis.set_major_formatter(lambda value, place: f"{value:g}")
     _title(axes, "DP-FedSAM Theorem 3, constants taken for 1", "rounds T", "term")
 
 

@@ -45,8 +45,9 @@ class CellsFailed(CloisterError):
         """By folder: why."""
         first = "; ".join(f"{folder}: {why}" for folder, why in list(failures.items())[:1])
         super().__init__(
-            f"Expected all {total} runs to end, found that {len(failures)} failed ({first}): correct the cause and "
-            "give the same command with the same folder, which goes on with what is left."
+            f"Expected all {total} runs to end, found that {len(failures)} failed ({first}): correct the cause "
+            f"({ERRORS} in the folder has all of it) and give the same command with the same folder, which goes on "
+            "with what is left."
         )
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloister.errors import CloisterError, expect, nearest
+from cloister.errors import CloisterError, expect, expect_type, nearest
 from cloister.runs.choices import PARTS
 from cloister.runs.config import Experiment, method_info
 from cloister.runs.config_file import load
@@ -80,6 +80,8 @@ def _cells(plan: _Plan, label: str, own: Mapping[str, Any], tasks: TaskCache) ->
                 if key not in own:
                     kept.pop(key, None)
                     several.pop(key, None)
+        elif method_info(first).unit == "client" and isinstance(kept.get("epsilon"), list):
+            several.setdefault("epsilon", _epsilons(kept["epsilon"]))  # clients have no epsilon of their own here
         elif plan.epsilons is not None and "epsilon" not in (() if plan.flat else own):
             several["epsilon"] = plan.epsilons
         for swept in product(_in_order(several)):
@@ -121,9 +123,12 @@ def _read(source: Source, overrides: Iterable[str] | Mapping[str, Any]) -> _Plan
         over = dict(overrides)
     else:
         over = {key: _listed(one) for key, one in load(None, overrides).items()}
+    expect_type("source", source, (str, Path, Mapping), "a file, or a mapping with what one would hold")
     values: dict[str, Any] = dict(source) if isinstance(source, Mapping) else {**load(Path(source))}
     if "epsilons" in over:
         values["epsilons"] = over.pop("epsilons")
+        if "epsilon" in over:
+            raise CloisterError("Expected epsilon or epsilons, found both: give epsilons=[8,2] alone.")
     epsilons = _epsilons(values.pop("epsilons")) if "epsilons" in values else None
     if "methods" not in values and "shared" not in values:
         return _flat(epsilons, values, over)
@@ -164,6 +169,10 @@ def _label(method: Any) -> str:
 
 def _listed(value: Any) -> Any:
     """Words in brackets without their quotes, as a shell leaves them: model=[mlp,logistic]."""
+    if isinstance(value, str):
+        numbers = re.fullmatch(r"\[?\s*([\d.eE+-]+(\s*,\s*[\d.eE+-]+)+)", value)
+        bare = "" if numbers is None else numbers[1]
+        expect(not bare, "several values in brackets", value, f"write [{bare}], in quotes where the shell needs them")
     if not (isinstance(value, str) and value[:1] + value[-1:] == "[]"):
         return value
     quoted = re.sub(r"[^\[\],\s][^\[\],]*", lambda found: _quoted(found[0].strip()), value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cloister.runs.metric_text import figure
+from cloister.runs.scores import SELECTED_ON_TEST
 from cloister.studies.rows import Group
 from cloister.studies.statistics import FEW, Ranked
 
@@ -15,8 +16,10 @@ _HEADS = {
 }
 
 
-def ranking_text(groups: Sequence[Group], confidence: float = 0.95) -> str:
-    """A few lines for every epsilon; nothing where there is nothing to compare."""
+def ranking_text(groups: Sequence[Group], confidence: float = 0.95, swept: Sequence[str] = ()) -> str:
+    """A few lines for every epsilon; nothing where there is nothing to compare.
+
+    `swept`: settings of which several values were run, so that the best of them is selected on test data."""
     several = [group for group in groups if len(group.order) > 1]
     if not several:
         return ""
@@ -26,16 +29,23 @@ def ranking_text(groups: Sequence[Group], confidence: float = 0.95) -> str:
             "ranked, with intervals."
         )
     lines = [f"\nRanking (paired over common seeds, {confidence:.0%} for all pairs together, by Holm):"]
-    for group in several:
+    for group in groups:
         lines += _group(group)
     least = min(one.about.n for group in several for one in group.order)
     if least < FEW:
         lines.append(f"  with {least} seed{'s' if least > 1 else ''}, only large differences can be told from chance")
+    if swept:
+        lines.append(
+            f"  the best {' and '.join(swept)} of these is {SELECTED_ON_TEST}, and its score promises more than a new "
+            "run would keep: settings for a result are searched by `cloister tune`"
+        )
     return "\n".join(lines)
 
 
 def _group(group: Group) -> list[str]:
     best, *others = group.order
+    if not others:
+        return [f"  {group.title} there is {_mean(group, best)} alone"]
     lines = [f"  {group.title}, the best {group.monitor} is {_mean(group, best)}"]
     for verdict, head in _HEADS.items():
         own = [one for one in others if one.verdict == verdict]

@@ -25,9 +25,9 @@ Layout 1, an object with:
         label, swept, seed, target
         values              every key with its value, defaults included: a config file of the run
         monitor, score, accuracy, best_on_test (selected on test data), best_round, mean_client_accuracy
-        epsilon, delta, noise_multiplier, rounds, upload_bytes, seconds, adjacency
+        epsilon, delta, noise_multiplier, rounds, upload_bytes, seconds, adjacency, unit
         not_private         what was measured exactly, with its mark
-    ranking     for each epsilon: title, metric, and in `order` name, mean, verdict ("best", "not distinguishable",
+    ranking     for each guarantee: title, metric, and in `order` name, mean, verdict ("best", "not distinguishable",
                 "worse", "cannot tell") and what it rests on: difference, low, high, p, adjusted_p, n
     failed      by folder, why a run failed; empty where all ended
 """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cloister.runs.metric_text import SMALLER_IS_BETTER
+from cloister.runs.metric_text import SHARES, SMALLER_IS_BETTER
 from cloister.runs.report.comparison import Compared, series_name
 from cloister.studies.statistics import Ranked, Scores, Summary, ranking, summary
 
@@ -46,7 +46,10 @@ class Row:
     @property
     def about(self) -> Summary | None:
         """Mean and spread; None where no run has a score."""
-        return summary(list(self.scores.values())) if self.scores else None
+        found = summary(list(self.scores.values())) if self.scores else None
+        if found is None or found.low is None or found.high is None or self.monitor not in SHARES:
+            return found
+        return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
 
     @property
     def private(self) -> bool:
@@ -89,11 +92,16 @@ class Group:
 
 
 def ranked(rows: Iterable[Row], confidence: float = 0.95) -> list[Group]:
-    """Rows at the same epsilon, ranked; what has no guarantee is ranked by itself, and so is every metric."""
+    """Rows with the same guarantee on the same data, ranked; what has no guarantee is ranked by itself, and so is every
+    metric. Epsilon 8 for a client promises more than epsilon 8 for one of its samples: these are not ranked together.
+    """
+    found = [row for row in rows if row.scores]
+    units = {row.runs[0].unit for row in found if row.private}
+    deltas = {row.delta for row in found if row.private}
     groups: dict[tuple[str, str], dict[str, Scores]] = {}
-    for row in rows:
-        if row.scores:
-            groups.setdefault((_title(row), row.monitor), {})[row.series] = row.scores
+    for row in found:
+        title = _title(row, unit=len(units) > 1, delta=len(deltas) > 1)
+        groups.setdefault((title, row.monitor), {})[row.series] = row.scores
     return [
         Group(
             title,
@@ -104,7 +112,18 @@ def ranked(rows: Iterable[Row], confidence: float = 0.95) -> list[Group]:
     ]
 
 
-def _title(row: Row) -> str:
+def _title(row: Row, unit: bool, delta: bool) -> str:
+    """What a group has in common, as far as others in the study have something else."""
+    data = row.runs[0].settings.get("data")
+    parts = [_guarantee(row)]
+    if row.private and delta:
+        parts.append(f"delta {row.delta:g}")
+    if row.private and unit:
+        parts.append(f"for one {row.runs[0].unit}")
+    return ", ".join([*parts, *([] if data is None else [f"data {data}"])])
+
+
+def _guarantee(row: Row) -> str:
     if not row.private:
         return "without privacy"
     if row.target is not None:

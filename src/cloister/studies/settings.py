@@ -12,6 +12,9 @@ from cloister.studies.cells import Cell
 _NOT_COMPARED = ("method", "epsilon", "delta", "noise", "noise_multiplier", "seed")
 """What makes a method, says how private it is, or is told by tables in a column of its own."""
 
+_LACKING = {"mode": "sound", "clipping": "clip"}
+"""What a method does that has no such key."""
+
 
 def differing(cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:
     """By series, the settings in which the cells differ beyond method, epsilon and seed: keys of all runs, and keys
@@ -23,9 +26,9 @@ def differing(cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:
     }
     found: list[str] = []
     for key in keys:
-        given = [own[key] for own in values.values() if key in own]
-        # Without a mode a method is sound, and where updates are clipped at all they are clipped, not normalized.
-        missing = key in common and key not in ("mode", "clipping") and len(given) < len(values)
+        whose = values.values() if key in _LACKING else [own for own in values.values() if key in own]
+        given = [own.get(key, _LACKING.get(key)) for own in whose]
+        missing = key in common and len(given) < len(values)
         if missing or any(one != given[0] for one in given):
             found.append(key)
     return {label: {key: own.get(key) for key in found} for label, own in values.items()}

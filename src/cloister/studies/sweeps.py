@@ -69,6 +69,8 @@ def product(several: Mapping[str, Sequence[Any]]) -> Iterator[Values]:
 
 def _several(name: str, values: list[Any]) -> list[Any]:
     expect(bool(values), f"at least one value for {name}", values, f"write {name} = [...] with some")
+    twice = any(one in values[:place] for place, one in enumerate(values))
+    expect(not twice, f"different values for {name}", values, "give each once")
     return values
 
 

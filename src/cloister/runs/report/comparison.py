@@ -46,6 +46,8 @@ class Compared:
     """Train accuracy and its distance from the test, where that was recorded, with the mark."""
     adjacency: str = ""
     """In what the neighboring data sets differ that epsilon is about, in words."""
+    unit: str = ""
+    """Whom epsilon protects: a client or a sample; empty without a guarantee."""
     swept: Mapping[str, Any] = field(default_factory=dict)
     """The keys that vary within the comparison, with their values here."""
     seed: int = 0
@@ -101,6 +103,7 @@ def compared(
         mean_client_accuracy=last_of(kept, "mean_client_accuracy"),
         not_private=_on_training_samples(folder),
         adjacency="" if certificate.prices[0].epsilon_pld is None else certificate.adjacency,
+        unit="" if certificate.prices[0].epsilon_pld is None else str(certificate.unit),
         swept=swept or {},
         seed=folder.description().seed,
     )
@@ -150,11 +153,13 @@ def comparison_scores_table(rows: Sequence[Compared]) -> Table:
     return table
 
 
-def settings_text(settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """A line for every setting in which the methods of a comparison differ: the usual value, and who has another."""
-    keys = list(next(iter(settings.values()), {}))
+def settings_text(settings: Mapping[str, Mapping[str, Any]], told: Sequence[str] = ()) -> str:
+    """A line for every setting in which the methods of a comparison differ: the usual value, and who has another.
+
+    `told`: keys that all rows have in a column of their own."""
+    keys = [key for key in next(iter(settings.values()), {}) if key not in told]
     if not keys:
-        return "\nAll settings that the methods share are the same."
+        return f"\nAll {'other ' if told else ''}settings that the methods share are the same."
     lines = ["\nSettings in which the methods differ (- where a method has none):"]
     for key in keys:
         by_value: dict[str, list[str]] = {}

@@ -74,8 +74,8 @@ def _clipping(runs: Mapping[str, Curves], path: Path) -> None:
         left.fill_between(rounds, mean - spread, above, color=color, alpha=0.2, linewidth=0)
         right.plot(*xy(curves.by_round("clipping/clipped")), color=color, label=label or None)
     of = " and ".join(sorted(kinds))
-    left.set(xlabel="round", ylabel=f"clip factor of {of}: mean and spread", ylim=(0, 1.05))
-    right.set(xlabel="round", ylabel=f"share of {of} that are clipped", ylim=(0, 1.05))
+    left.set(xlabel="round", ylabel="clip factor: mean and spread", ylim=(0, 1.05))
+    right.set(xlabel="round", ylabel=f"clipped, of {of}", ylim=(0, 1.05))
     save(picture, path, marked=True, legends=(left,))
 
 

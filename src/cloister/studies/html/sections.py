@@ -43,7 +43,7 @@ def scores(style: Style) -> Section | None:
         groups = [group for group in style.study.groups if group.first.metric == metric]
         found += _scores_of(style, groups, metric)
     ranked = [table for one in style.study.rankings if (table := tables.ranking(one)) is not None]
-    words = ("Rankings are those of the study's own file: paired by seed, p-values adjusted for the number of rows.",)
+    words = ("Rankings are those of the study's own file: paired by seed, p-values adjusted by Holm for all pairs.",)
     if not found and not ranked:
         return None
     return Section("scores", "Scores", tuple(found), tuple(ranked), words if ranked else ())

@@ -10,6 +10,7 @@ from cloister.privacy.certificate_text import round_up
 from cloister.runs.communication import in_words
 from cloister.runs.metric_text import figure
 from cloister.runs.recorded import MARK
+from cloister.runs.report.comparison import in_a_table
 from cloister.studies.html.gather import WITHOUT_EFFECT, Group, Study
 from cloister.studies.html.over_seeds import spread
 
@@ -123,11 +124,13 @@ def settings(study: Study) -> Table | None:
 
 
 def _shown(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return in_a_table(value).strip("[]")
 
 
 def ranking(found: Mapping[str, Any]) -> Table | None:
-    """One epsilon of a study's ranking: who is best, and whether the others' distance is more than noise."""
+    """One epsilon of a study's ranking: who is best, and whether the others' distance is more than noise.
+
+    None of a single row: it is the best of nothing."""
     order = [one for one in found.get("order") or () if isinstance(one, Mapping)]
     rows = [
         (
@@ -142,7 +145,7 @@ def ranking(found: Mapping[str, Any]) -> Table | None:
     ]
     title = f"{found.get('title', '')} ({found.get('metric', 'score')})"
     head = (title, "mean", "verdict", "distance from the best", "interval", "adjusted p")
-    return Table(head, tuple(rows), numbers=frozenset({1, 3, 4, 5})) if rows else None
+    return Table(head, tuple(rows), numbers=frozenset({1, 3, 4, 5})) if len(rows) > 1 else None
 
 
 def _number(value: Any) -> str:

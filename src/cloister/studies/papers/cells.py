@@ -13,7 +13,7 @@ from functools import cache, partial
 from itertools import product
 from typing import Any
 
-from cloister.errors import CloisterError, expect
+from cloister.errors import CloisterError, expect, nearest
 from cloister.runs.choices import PARTS
 from cloister.runs.config import Experiment, build, method_info, parts_of
 from cloister.runs.resolution import keys_by_name
@@ -97,7 +97,7 @@ def cells_of(
             used |= set(cell.keys)
             found.append(cell)
     for key in {**{k: v for k, v in file.table("shared").items() if scale.name == "full"}, **over}:
-        expect(key in used, f"keys that some run of {file.name} has", key, "remove it")
+        expect(key in used, f"keys that some run of {file.name} has", key, nearest(key, used, "remove it"))
     wanted = [cell for cell in found if rows is None or fnmatch(cell.name, rows) or fnmatch(cell.method, rows)]
     names = ", ".join(dict.fromkeys(cell.method for cell in found))
     expect(bool(wanted), f"a pattern for rows of {file.name}", rows, f"rows are {names}")

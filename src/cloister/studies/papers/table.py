@@ -25,6 +25,9 @@ EXACT = ("train_accuracy", "accuracy_gap")
 HEAD = ("paper", "here", "last round", "claimed epsilon", "true epsilon", "at delta", "order holds")
 """What is said of every row, after its name and the values of its axes; `here` is by the paper's own metric."""
 
+_SAYS_NOTHING = ("small", "tiny")
+"""Scales at which data and models are not the paper's."""
+
 SHORT = {
     "last round": "last",
     "claimed epsilon": "claimed",
@@ -55,6 +58,11 @@ class Reproduction:
         """What has to be said below the table."""
         seeds = ", ".join(map(str, self.seeds))
         text = [f"Scale: {self.scale.name}. Seeds: {seeds}. Here: {METRICS[self.file.metric]}, in percent."]
+        if self.scale.name in _SAYS_NOTHING:
+            text.append(
+                "At this scale the table shows that every cell runs. Its numbers, its order and its epsilons are of "
+                "other settings, and neither confirm nor contradict the paper."
+            )
         text += ["Epsilon: as the paper claims it, and the true one of the runs here, at delta, in the worst seed."]
         text += [order.in_words(self.rows, self.file.order)]
         if any(verdict.endswith(order.ONE_SEED) for verdict in order.verdicts(self.rows, self.file.order)):

@@ -12,6 +12,8 @@ _MOST_PANELS = 6
 
 def draw_trials(tuned: Tuned, path: Path) -> None:
     """The candidates, over time and key by key; the best is marked."""
+    from matplotlib.ticker import MaxNLocator
+
     from cloister.runs.report.style import line_colors, new_figure
 
     done = [one for one in tuned.trials if one.score is not None]
@@ -21,10 +23,11 @@ def draw_trials(tuned: Tuned, path: Path) -> None:
     scores: list[Any] = [one.score for one in done]
     better = max if tuned.larger_is_better else min
     best = next(one for one in done if one.score == tuned.score)
-    axes[0].plot([one.number for one in done], scores, ".", color=blue, alpha=0.6, label="candidate")
+    axes[0].plot([one.number + 1 for one in done], scores, ".", color=blue, alpha=0.6, label="candidate")
     so_far = [better(scores[: place + 1]) for place in range(len(scores))]
-    axes[0].step([one.number for one in done], so_far, where="post", color=red, label="best so far")
+    axes[0].step([one.number + 1 for one in done], so_far, where="post", color=red, label="best so far")
     axes[0].set(xlabel="trial", ylabel=f"{tuned.metric}, held out")
+    axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].legend(frameon=False)
     for axis, key in zip(axes[1:], keys, strict=True):
         values = [one.settings[key] for one in done]

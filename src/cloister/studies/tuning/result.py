@@ -74,13 +74,13 @@ def shown(value: Any) -> str:
 def markdown(trials: Sequence[Trial], metric: str, larger_is_better: bool) -> str:
     """The candidates, the best first."""
     keys = list(trials[0].settings) if trials else []
-    header = ["trial", *keys, metric, "+-", "seconds"]
+    header = ["trial", *keys, metric, "sd over seeds", "seconds"]
     lines = [" | ".join(header), " | ".join(["---"] * len(header))]
     for trial in ranked(trials, larger_is_better):
         score = "failed" if trial.score is None else f"{trial.score:.4f}"
         spread = "" if trial.spread is None else f"{trial.spread:.4f}"
         cells = [
-            str(trial.number),
+            str(trial.number + 1),
             *(shown(trial.settings[key]) for key in keys),
             score,
             spread,

@@ -82,14 +82,17 @@ def split_words(words: Iterable[str], catalogue: Catalogue) -> tuple[dict[str, s
     """The words that say what is searched (KEY=LOW..HIGH, KEY=A,B,C), and the others, which fix a key.
 
     >>> from cloister.runs.catalogue import stored
-    >>> split_words(["lr=0.1..1", "clip_norm=1,2", "rounds=3", "metrics=f1,auroc"], stored())
+    >>> split_words(["lr=0.1..1", "clip_norm=[1,2]", "rounds=3", "metrics=f1,auroc"], stored())
     ({'lr': '0.1..1', 'clip_norm': '1,2'}, ['rounds=3', 'metrics=f1,auroc'])
     """
     lists = {key.name for key in catalogue.all_keys() if str(key.kind).startswith("list[str]")}
+    takes_lists = {key.name for key in catalogue.all_keys() if "list[" in str(key.kind)}
     searched: dict[str, str] = {}
     fixed = []
     for word in words:
         key, _, text = word.partition("=")
+        if key not in lists and key not in takes_lists and re.fullmatch(r"\[[^\[\]\"]+\]", text):
+            text = text[1:-1]  # as `cloister compare` has its lists
         several = ".." in text or ("," in text and text[:1] not in ("[", '"') and key not in lists)
         if not several or "/" in text:
             fixed.append(word)

@@ -172,7 +172,14 @@ def _csv(tuned: Tuned) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["trial", *keys, tuned.metric, "standard deviation", "seconds", "error"])
     for one in tuned.trials:
-        row = [one.number, *(one.settings[key] for key in keys), one.score, one.spread, f"{one.seconds:.3f}", one.error]
+        row = [
+            one.number + 1,
+            *(one.settings[key] for key in keys),
+            one.score,
+            one.spread,
+            f"{one.seconds:.3f}",
+            one.error,
+        ]
         writer.writerow(row)
     return text.getvalue()
 
