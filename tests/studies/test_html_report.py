@@ -8,12 +8,14 @@ import re
 import statistics
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import chromium
 import pytest
 
 import cloister as cl
 from cloister.runs.config import build
+from cloister.studies.html.label_counts import label_counts
 
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">&"'
 SHARED = {
@@ -296,3 +298,11 @@ def test_it_renders_in_a_browser(page, tmp_path):
         assert browser.ask("document.querySelector('.legend button').getAttribute('aria-pressed')") == "false"
         assert browser.complaints() == []
         assert browser.requests() == []
+
+
+def test_who_holds_what_is_not_shown_of_a_deployment():
+    keys = {"data": "digits", "clients": 16}
+    run = SimpleNamespace(certificate=SimpleNamespace(secure_rng=True), keys=keys)
+    found, missing = label_counts(SimpleNamespace(runs=[run]))
+    assert found == []
+    assert "secure randomness" in missing[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 
 import pytest
 from test_tuning import digits_of
@@ -11,9 +12,9 @@ from test_tuning import digits_of
 import cloister as cl
 from cloister.errors import CloisterError
 from cloister.privacy.accountant import RDP_ORDERS, rdp_of, worth_of
-from cloister.privacy.events import BestOfTrials
+from cloister.privacy.events import BestOfTrials, Gaussian
 from cloister.privacy.ledger import Ledger
-from cloister.privacy.selection import TrialCount, selection_rdp
+from cloister.privacy.selection import TrialCount, TrialPrice, selection_rdp
 from cloister.random.streams import Streams
 from cloister.runs.folder import RunFolder
 from cloister.studies.tuning import private
@@ -231,6 +232,16 @@ def test_candidates_whose_guarantees_are_about_different_neighbors_have_no_commo
     prices = TrialPrices(Question.of(keys, searched, "private", trials=3, task=TASK), TASK, TrialCount(3.0), 6.0, 1e-3)
     with pytest.raises(CloisterError, match="for the same neighbors"):
         prices.epsilon_of(second)
+
+
+@pytest.mark.parametrize(("allowed", "allowed_hat", "spent"), [(4.0, 1.0, 1.0), (4.0, 0.5, 2.0), (1.0, 1.0, 4.0)])
+def test_a_trial_keeps_to_its_price_at_both_orders_and_in_every_account(allowed, allowed_hat, spent):
+    """A Gaussian release of noise multiplier 1 has the divergence order / 2."""
+    prices = object.__new__(TrialPrices)
+    prices.price = TrialPrice(8.0, allowed, 2.0, allowed_hat)
+    once, thrice = Counter({Gaussian(1.0): 1}), Counter({Gaussian(1.0): 3})
+    assert prices.excess([once]) == pytest.approx(spent)
+    assert prices.excess([once, thrice]) == prices.excess([thrice, once]) == pytest.approx(3 * spent)
 
 
 def test_a_folder_is_needed_for_the_ledger():

@@ -29,6 +29,7 @@ from cloister.round.run_round import SERVER
 
 _ROWS = 4096
 _ROUNDING = 1e-9
+"""What is left of the bound on a vector for the roundings of sums of products."""
 
 
 @dataclass(frozen=True)
@@ -144,17 +145,19 @@ def _second_moments(query: Query, population: Population, clients: range, weight
     """
     total = torch.zeros(query.length, query.length, dtype=torch.float64, device=population.inputs.device)
     for owners, rows in _rows(population, clients):
-        found = _bounded(query.vectors(population.inputs[rows], population.labels[rows]).detach().double())
+        found = _bounded(
+            query.vectors(population.inputs[rows], population.labels[rows]).detach().double(), 1 - _ROUNDING
+        )
         weighted = found if weights is None else found * weights[owners].to(found).unsqueeze(1)
         total += found.T @ weighted
         population.let_go()
     return total.flatten()
 
 
-def _bounded(found: Tensor) -> Tensor:
-    """Vectors [b, length] of norm at most 1, whatever they were; a little less, for what rounding adds."""
+def _bounded(found: Tensor, most: float = 1.0) -> Tensor:
+    """Vectors [b, length] of norm at most 1, whatever they were."""
     norms = found.norm(dim=1, keepdim=True)
-    return torch.where(norms.isfinite(), found * ((1 - _ROUNDING) / norms.clamp(min=1 - _ROUNDING)), 0.0)
+    return torch.where(norms.isfinite(), found * (most / norms.clamp(min=most)), 0.0)
 
 
 def _rows(population: Population, clients: range | None = None) -> Iterator[tuple[Tensor, Tensor]]:
