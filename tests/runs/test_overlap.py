@@ -68,6 +68,14 @@ def test_clients_that_are_all_alike_and_always_come_are_priced_together(tmp_path
     assert 1.99 < run.epsilon <= 2.0
 
 
+def test_a_query_is_paid_for_by_every_client_that_holds_a_sample(tmp_path):
+    """A sample that lies with two clients is in two answers: each account pays for both."""
+    run = go(overlapping((16,) * 4, 2), epsilon=2.0, center=0.1, folder=tmp_path / "r")
+    asked = [entry for entry in RunFolder.open(tmp_path / "r").ledger().entries if entry.what == "mean"]
+    assert [entry.count for entry in asked] == [2] * 4
+    assert 1.99 < run.epsilon <= 2.0
+
+
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(
     sizes=st.lists(st.sampled_from([0, 8, 16, 40]), min_size=2, max_size=5).filter(any),

@@ -98,7 +98,9 @@ def _begun(question: Question, prices: TrialPrices, folder: Path, identity: str,
     """What was drawn: now, or by the process that was interrupted."""
     hidden, secure = folder / "unreleased", bool(question.values.get("secure_rng", False))
     if before is not None:
-        state = before.continued(repeatable=not secure)
+        # A GPU may round otherwise the next time: under the same noise, both would show what was rounded.
+        same_bits = not secure and str(question.values.get("device", "cpu")) == "cpu"
+        state = before.continued(repeatable=same_bits)
     else:
         candidates, seeds = draw(prices.count, question.space, Streams(question.seed, secure, f"tuning {identity}"))
         state = State(identity, candidates, seeds, [prices.epsilon_of(one) for one in candidates])
