@@ -70,17 +70,11 @@ def show(
     catalogue.refuse_slips(values, lambda known: resolve(known, values, ("data", "partition")))
     if plot is not None:
         expect_plot(plot)
-    import numpy as np
-
-    from cloister.data.plots import labels_plot, labels_table
+    from cloister.data.plots import label_counts, labels_plot, labels_table
     from cloister.runs.config import build_task
 
     task, partition = build_task(values)
-    owners = np.repeat(np.arange(task.clients), task.population.sizes.numpy())
-    labels = task.population.labels.numpy() if task.loss.classes else np.zeros(len(owners), dtype=np.int64)
-    counts = np.zeros((task.clients, (task.classes or 1) if task.loss.classes else 1), dtype=np.int64)
-    owner = np.broadcast_to(owners[:, None], labels.shape) if labels.ndim > 1 else owners
-    np.add.at(counts, (owner[labels >= 0], labels[labels >= 0]), 1)  # below 0 is padding
+    counts = label_counts(task)
     names = task.class_names or None if task.loss.classes else [task.loss.name]
     print_table(labels_table(counts, names, clients=task.client_names))
     if task.public_samples is not None:

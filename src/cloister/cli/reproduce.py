@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cloister.cli import interrupts
-from cloister.cli.output import print_table, program, say, say_wrapped
+from cloister.cli.output import interruptible, print_table, program, say, say_wrapped
 from cloister.errors import CloisterError
 
 
@@ -49,16 +46,16 @@ def reproduce(
         _show_cells(plan)
         return
     path = folder or plan.folder
-    try:
-        with _interruptible(path):
+    with interruptible(path, f"the same command goes on with what is in {path}"):
+        try:
             for cell, _ in plan.run(path, _jobs(jobs)):
                 say(f"{cell.folder}: done", err=True)
-    finally:
-        if path.is_dir():
-            result = plan.found(path)
-            _print_whole(result.terminal())
-            for note in result.notes():
-                say_wrapped(f"\n{note}")
+        finally:  # also of what there is when it is interrupted, which is said last
+            if path.is_dir():
+                result = plan.found(path)
+                _print_whole(result.terminal())
+                for note in result.notes():
+                    say_wrapped(f"\n{note}")
     say(f"\nkept in {path}: reproduce.md, reproduce.csv, reproduce.json, curves.csv")
     say(f"what each run was promised: {program()} show {path}/NAME")
 
@@ -120,14 +117,3 @@ def _jobs(text: str) -> Any:
     if not text.isdigit():
         raise CloisterError(f"Expected a number of jobs, or auto, found {text!r}: 1 runs cells one after the other.")
     return int(text)
-
-
-@contextmanager
-def _interruptible(path: Path) -> Iterator[None]:
-    try:
-        with interrupts.working():
-            yield
-    except KeyboardInterrupt:
-        go_on = f"the same command goes on with what is in {path}" if path.exists() else "nothing was written yet"
-        say(f"interrupted; {go_on}", err=True)
-        raise typer.Exit(interrupts.INTERRUPTED) from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cloister.data.raw import Array
+from cloister.data.task import Task
 from cloister.errors import expect
 
 if TYPE_CHECKING:
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
 _FEW_CLIENTS, _FEW_LABELS = 40, 26  # what bubbles have room for
 _INK = "#0072B2"  # Okabe & Ito's blue
 _SHADES = "Blues"  # one hue from white to dark, so that it reads the same to color-blind readers
+
+
+def label_counts(task: Task) -> Array:
+    """How many samples of each class a client has [clients, classes]; of one column where labels are no classes."""
+    owners = np.repeat(np.arange(task.clients), task.population.sizes.numpy())
+    classes = task.classes if task.loss.classes else None
+    labels = np.zeros(len(owners), dtype=np.int64) if classes is None else task.population.labels.numpy()
+    counts = np.zeros((task.clients, classes or 1), dtype=np.int64)
+    owner = np.broadcast_to(owners[:, None], labels.shape) if labels.ndim > 1 else owners
+    np.add.at(counts, (owner[labels >= 0], labels[labels >= 0]), 1)  # below 0 is padding
+    return counts
 
 
 def labels_plot(counts: Array, path: Path, title: str = "") -> None:

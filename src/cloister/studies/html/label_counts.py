@@ -62,8 +62,7 @@ def _data_keys(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counted(run: RunData, keys: Mapping[str, Any]) -> LabelCounts | None:
-    import numpy as np
-
+    from cloister.data.plots import label_counts
     from cloister.runs.config import build_task
 
     task, partition = build_task(keys)
@@ -73,11 +72,6 @@ def _counted(run: RunData, keys: Mapping[str, Any]) -> LabelCounts | None:
         raise CloisterError(
             f"Expected {run.description.task.clients} clients, found {task.clients}: the data changed since."
         )
-    owners = np.repeat(np.arange(task.clients), task.population.sizes.numpy())
-    labels = task.population.labels.numpy()
-    counts = np.zeros((task.clients, task.classes), dtype=np.int64)
-    owner = np.broadcast_to(owners[:, None], labels.shape) if labels.ndim > 1 else owners
-    np.add.at(counts, (owner[labels >= 0], labels[labels >= 0]), 1)  # below 0 is padding
     names: Sequence[str] = task.class_names or [str(number) for number in range(task.classes)]
     title = f"{task.name}, {partition} partition, {task.clients:,} clients"
-    return LabelCounts(title, counts.tolist(), list(names), tuple(task.client_names))
+    return LabelCounts(title, label_counts(task).tolist(), list(names), tuple(task.client_names))
