@@ -36,6 +36,12 @@ def test_cells_are_the_product_of_all_lists_and_the_seed_changes_fastest():
     assert names({**RUN, "lr": [0.3, 1]}, ["seed=[0,1]"]) == [cell.folder for cell in cells], "whatever the order"
 
 
+def test_a_list_of_one_list_is_that_list_and_no_name():
+    (cell,) = planned({**RUN, "seed": [0], "record": [["norms", "clipping"]]})
+    assert cell.folder == "dp_fedavg-seed-0"
+    assert cell.experiment.values["record"] == ["norms", "clipping"]
+
+
 def test_lists_on_top_under_shared_in_a_table_and_on_the_command_line():
     file = {
         "epsilons": [8, 2],

@@ -86,7 +86,8 @@ def _cells(plan: _Plan, label: str, own: Mapping[str, Any], tasks: TaskCache) ->
             several["epsilon"] = plan.epsilons
         for swept in product(_in_order(several)):
             experiment = _built(None if plan.flat else label, {**kept, **swept}, tasks)
-            exact = {key: experiment.values.get(key, value) for key, value in swept.items()}
+            alone = [key for key, value in swept.items() if isinstance(value, list) and len(several[key]) == 1]
+            exact = {key: experiment.values.get(key, value) for key, value in swept.items() if key not in alone}
             cells.append(Cell(label, exact, experiment))
     return cells, known
 
