@@ -15,7 +15,7 @@ from cloister.core import Layout
 from cloister.errors import CloisterError
 from cloister.runs.folder import RunFolder
 from cloister.studies.landscape import Landscape, filter_normalized, read_landscape, write_landscape
-from cloister.studies.sharpness import Sharpness
+from cloister.studies.sharpness import Sharpness, largest_eigenvalue
 from conftest import toy_task
 
 KEYS = {"rounds": 2, "delta": 1e-3, "engine": "loop", "progress": False, "evaluate_every": 1, "cohort": cl.full()}
@@ -141,3 +141,38 @@ def test_a_landscape_is_drawn_from_the_command_line(command, tmp_path):
     assert command("show", folder).returncode == 0
     assert "already ended" in command("resume", folder).stdout
     assert command("landscape", folder, folder).returncode == 2, "several need a picture's name"
+
+
+class _Once(torch.autograd.Function):
+    """An identity whose gradient cannot be differentiated."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient):
+        return gradient
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_without_a_second_derivative_there_is_no_eigenvalue_and_other_errors_are_errors(broken):
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(64, 10)
+
+        def forward(self, x):
+            if broken:
+                raise RuntimeError("out of memory")
+            return _Once.apply(self.linear(x.flatten(1)))
+
+    task, module = cl.data.digits(clients=5), Own()
+    layout = Layout.of(module)
+    w = layout.flatten(dict(module.named_parameters()))
+    if broken:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            largest_eigenvalue(module, layout, task, w, 0)
+    else:
+        assert largest_eigenvalue(module, layout, task, w, 0) is None

@@ -20,7 +20,8 @@ import numpy as np
 from cloister.errors import UnsupportedMechanismError, expect_delta
 from cloister.privacy.composition import Composition, Step, rounding, steps_of
 from cloister.privacy.events import BinomialSum, Event
-from cloister.privacy.pricing import common_adjacency, pricing_of, quiet
+from cloister.privacy.gaussian_price import quiet
+from cloister.privacy.pricing import common_adjacency, pricing_of
 
 Accountant = Literal["pld", "rdp"]
 

@@ -16,11 +16,9 @@ A new kind of event is a class in `events.py` and a function here that makes its
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial, singledispatch
 from typing import Any
 
@@ -43,71 +41,9 @@ from cloister.privacy.events import (
     Unsupported,
     to_json,
 )
+from cloister.privacy.gaussian_price import LEAST_NOISE, cut_off, gaussian_pld, gaussian_record
+from cloister.privacy.price_record import Pricing, infinite, no_pld
 from cloister.privacy.selection import TrialCount, TrialPrice
-
-_LOG_TAIL = -50.0  # ln of the probability mass that may be moved to infinity, as in dp-accounting
-_TAIL_DEVIATIONS = 9.9  # P(Z > 9.9) < exp(-50) for a standard normal Z
-_LEAST_NOISE = 1e-5  # less is priced as none
-_MOST_STEP_POINTS = 2**19  # the finest grid for one step
-
-
-def _infinite(orders: Sequence[float]) -> Any:
-    return np.full(len(orders), math.inf)
-
-
-def _no_pld(interval: float) -> Any:
-    raise AssertionError("asked for the privacy loss distribution of an event that has none")
-
-
-@dataclass(frozen=True)
-class Pricing:
-    """The record of one event; `pricing_of` makes it, once."""
-
-    words: Callable[[str], str]
-    """For a certificate. The argument is what is drawn: cohorts, or batches."""
-    adjacency: Adjacency | None = None
-    """Which pairs of populations its price is about; None where it says nothing about any."""
-    noise_multiplier: float | None = None
-    refusal: str | None = None
-    """Why a ledger refuses it, in a sentence, where no price is proven."""
-    more_noise_helps: bool = False
-    """Whether what is refused would have a price with more noise."""
-    free: bool = False
-    """Whether it costs nothing, because another event has paid for it."""
-    unbounded: bool = False
-    """Whether nothing is known but that it costs a great deal; with next to no noise the arithmetic overflows."""
-    has_pld: bool = True
-    """False where RDP alone has a price."""
-    has_rdp: bool = True
-    """False where PLD alone has a price."""
-    directions: int = 1
-    """Two where adding a unit and removing one lose differently."""
-    typical_loss: float = 0.0
-    """The size of one release's privacy loss, roughly."""
-    largest_loss: float = 0.0
-    """Where one release's privacy loss is cut off, whatever the sampling."""
-    pld: Callable[[float], Any] = _no_pld
-    """One release's privacy loss distribution on a grid of this interval."""
-    rdp: Callable[[Sequence[float]], Any] = _infinite
-    """One release's Renyi divergences at these orders."""
-    json: dict[str, Any] = field(default_factory=dict)
-    """The event as a ledger writes it."""
-
-    @property
-    def protects(self) -> bool:
-        """Whether it hides anything: noise of a positive scale, drawn in a way that has a price."""
-        return self.free or bool(self.noise_multiplier)
-
-    @property
-    def interval(self) -> float:
-        """The grid of the privacy loss: a hundredth of the loss's typical size in one release.
-
-        Connecting the dots on a grid of width h adds at most h^2/4 to the variance of one release's loss, so a
-        hundredth costs about 1/40,000 of it. Very small or very wide losses get a coarser grid than that, which
-        moves epsilon upwards, never downwards.
-        """
-        finest = max(1e-5, self.largest_loss / _MOST_STEP_POINTS)
-        return max(finest, min(0.01 * self.typical_loss, 1e-2))
 
 
 @lru_cache(maxsize=4096)
@@ -161,13 +97,13 @@ def _(event: NoOp) -> Pricing:
 @_record.register
 def _(event: Gaussian) -> Pricing:
     z = event.noise_multiplier
-    return _gaussian(
+    return gaussian_record(
         lambda drawn: f"one release to each who takes part, noise multiplier {z:.6g}, no amplification",
         Adjacency.ADD_OR_REMOVE_ONE,
         z,
         moved=1,
         share=1.0,
-        pld=partial(_gaussian_pld, z, 1.0),
+        pld=partial(gaussian_pld, z, 1.0),
         dp_event=lambda dp: dp.GaussianDpEvent(z),
     )
 
@@ -175,13 +111,13 @@ def _(event: Gaussian) -> Pricing:
 @_record.register
 def _(event: PoissonGaussian) -> Pricing:
     z, sampling_rate = event.noise_multiplier, event.sampling_rate
-    return _gaussian(
+    return gaussian_record(
         lambda drawn: f"Poisson {drawn}, rate {sampling_rate:g}, noise multiplier {z:.6g}",
         Adjacency.ADD_OR_REMOVE_ONE,
         z,
         moved=1,
         share=sampling_rate,
-        pld=partial(_gaussian_pld, z, sampling_rate),
+        pld=partial(gaussian_pld, z, sampling_rate),
         dp_event=lambda dp: dp.PoissonSampledDpEvent(sampling_rate, dp.GaussianDpEvent(z)),
         directions=2,
     )
@@ -191,7 +127,7 @@ def _(event: PoissonGaussian) -> Pricing:
 def _(event: FixedSizeGaussian) -> Pricing:
     # One client leaves and another comes: the sum moves by twice the bound of one contribution.
     z, size, population = event.noise_multiplier, event.size, event.population
-    return _gaussian(
+    return gaussian_record(
         lambda drawn: (
             f"uniform {drawn} of exactly {size} of {population}, noise multiplier {z:.6g} of half the distance that a "
             "replacement can move the sum (at most twice the clip)"
@@ -201,7 +137,7 @@ def _(event: FixedSizeGaussian) -> Pricing:
         moved=2,
         share=2 * size / population,
         pld=lambda interval: fixed_size.sampled(
-            partial(fixed_size.gaussian, shift=2 / z), size / population, _cut_off(2 / z), interval
+            partial(fixed_size.gaussian, shift=2 / z), size / population, cut_off(2 / z), interval
         ),
         dp_event=lambda dp: dp.SampledWithoutReplacementDpEvent(population, size, dp.GaussianDpEvent(z / 2)),
     )
@@ -211,7 +147,7 @@ def _(event: FixedSizeGaussian) -> Pricing:
 def _(event: ReleasedSizeGaussian) -> Pricing:
     # Given the size, the cohort is one of fixed size: amplification is by the share that came, and not by the rate.
     z, sampling_rate, population = event.noise_multiplier, event.sampling_rate, event.population
-    record = _gaussian(
+    record = gaussian_record(
         lambda drawn: (
             f"Poisson {drawn}, rate {sampling_rate:g} of {population}, whose actual sizes are released: uniform ones "
             f"of each size, noise multiplier {z:.6g} of half the distance that a replacement can move the sum"
@@ -223,18 +159,18 @@ def _(event: ReleasedSizeGaussian) -> Pricing:
         pld=lambda interval: fixed_size.sampled_by_size(
             partial(fixed_size.gaussian, shift=2 / z),
             fixed_size.binomial_sizes(population, sampling_rate),
-            _cut_off(2 / z),
+            cut_off(2 / z),
             interval,
         ),
-        dp_event=_no_pld,
+        dp_event=no_pld,
     )
-    return replace(record, has_rdp=False, rdp=_infinite)
+    return replace(record, has_rdp=False, rdp=infinite)
 
 
 @_record.register
 def _(event: DiscreteGaussianSum) -> Pricing:
     rate, everybody = event.sampling_rate, {"cohorts": "all clients", "batches": "all samples"}
-    unbounded = event.noise_multiplier < _LEAST_NOISE
+    unbounded = event.noise_multiplier < LEAST_NOISE
     return Pricing(
         lambda drawn: (
             f"{everybody.get(drawn, drawn) if rate == 1 else f'Poisson {drawn}, rate {rate:g}'}, "
@@ -245,7 +181,7 @@ def _(event: DiscreteGaussianSum) -> Pricing:
         event.noise_multiplier,
         unbounded=unbounded,
         has_pld=False,
-        rdp=_infinite if unbounded else partial(discrete_gaussian.rdp, event),
+        rdp=infinite if unbounded else partial(discrete_gaussian.rdp, event),
     )
 
 
@@ -260,7 +196,7 @@ def _(event: BinomialSum) -> Pricing:
         ),
         Adjacency.REPLACE_ONE,
         event.noise_multiplier,
-        unbounded=event.noise_multiplier < _LEAST_NOISE,
+        unbounded=event.noise_multiplier < LEAST_NOISE,
         has_rdp=False,
     )
     try:
@@ -295,67 +231,3 @@ def _(event: BestOfTrials) -> Pricing:
         has_pld=False,
         rdp=rdp,
     )
-
-
-def _gaussian(
-    words: Callable[[str], str],
-    adjacency: Adjacency,
-    noise_multiplier: float,
-    *,
-    moved: float,
-    share: float,
-    pld: Callable[[float], Any],
-    dp_event: Callable[[Any], Any],
-    directions: int = 1,
-) -> Pricing:
-    """Gaussian noise on a sum that neighbors move by `moved` bounds, and by about `share` of one in the mean."""
-    if noise_multiplier < _LEAST_NOISE:
-        return Pricing(words, adjacency, noise_multiplier, unbounded=True)
-    return Pricing(
-        words,
-        adjacency,
-        noise_multiplier,
-        directions=directions,
-        typical_loss=share / noise_multiplier,
-        largest_loss=_cut_off(moved / noise_multiplier),
-        pld=pld,
-        rdp=partial(_library_rdp, dp_event, adjacency),
-    )
-
-
-def _cut_off(shift: float) -> float:
-    return shift * shift / 2 + _TAIL_DEVIATIONS * shift
-
-
-def _gaussian_pld(noise_multiplier: float, sampling_rate: float, interval: float) -> Any:
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    return pld.from_gaussian_mechanism(
-        noise_multiplier,
-        sampling_prob=sampling_rate,
-        value_discretization_interval=interval,
-        log_mass_truncation_bound=_LOG_TAIL,
-    )
-
-
-def _library_rdp(dp_event: Callable[[Any], Any], adjacency: Adjacency, orders: Sequence[float]) -> Any:
-    """By dp-accounting, of the event that it knows by another name."""
-    import dp_accounting as dp
-    from dp_accounting.rdp import RdpAccountant
-
-    accountant = RdpAccountant(list(orders), dp.NeighboringRelation[adjacency.name])
-    with quiet():
-        accountant.compose(dp_event(dp))
-    return accountant._rdp
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """dp-accounting warns about every order that it leaves out; leaving orders out is harmless."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

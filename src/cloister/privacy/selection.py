@@ -86,12 +86,13 @@ class TrialCount:
     def draw(self, uniform: float) -> int:
         """The number of trials that a uniform draw from [0, 1) stands for: the inverse of the distribution function."""
         expect(0 <= uniform < 1, "a draw from [0, 1)", uniform, "give one")
-        below, last = 0.0, 0
-        for last, probability in self._probabilities():  # noqa: B007
+        below, found = 0.0, 0
+        for trials, probability in self._probabilities():
+            found = trials  # the last one, where rounding leaves the sum below 1
             below += probability
             if uniform < below:
                 break
-        return last
+        return found
 
     def _probabilities(self) -> Iterator[tuple[int, float]]:
         """Numbers of trials with their probabilities, until next to nothing is left."""

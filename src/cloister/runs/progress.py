@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,15 +14,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
 
-class Progress:
-    """A rich progress bar on the terminal, or nothing."""
+class Bar:
+    """A rich progress bar on the terminal, or nothing: what `show` says, or on terminals alone."""
 
-    def __init__(self, show: bool | None, rounds: int, title: str, done: int = 0) -> None:
-        self._bar: RichProgress | None = None
+    def __init__(self, show: bool | None, make: Callable[[], RichProgress]) -> None:
+        self._bar = make() if (show if show is not None else sys.stderr.isatty()) else None
         self._task: Any = None
-        if show if show is not None else sys.stderr.isatty():
-            self._bar = _bar()
-            self._task = self._bar.add_task(title, total=rounds, completed=done, metric="accuracy -", epsilon="-")
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -34,6 +31,15 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+class Progress(Bar):
+    """The bar of one run."""
+
+    def __init__(self, show: bool | None, rounds: int, title: str, done: int = 0) -> None:
+        super().__init__(show, _bar)
+        if self._bar is not None:
+            self._task = self._bar.add_task(title, total=rounds, completed=done, metric="accuracy -", epsilon="-")
 
     def advance(self, line: Mapping[str, Any]) -> None:
         """One round is done; `line` is its line of metrics."""

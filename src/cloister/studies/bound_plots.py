@@ -13,6 +13,7 @@ import numpy as np
 from cloister.errors import expect
 from cloister.runs.recorded import NOT_PRIVATE
 from cloister.runs.report.style import expect_plot, line_colors
+from cloister.theory.plots import panel_grid
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,8 +26,6 @@ def bounds_plot(
     runs: Mapping[str, Mapping[str, Any]], utility: Mapping[str, Any] | None, path: Path, dpi: int = 110
 ) -> None:
     """Draw what `of_run` found of some runs, and what `utility` found of many, as far as there is something."""
-    from matplotlib.figure import Figure
-
     expect_plot(path)
     expect(
         bool(runs) or utility is not None, "something to draw", "nothing", "give a run that recorded norms, clipping"
@@ -38,14 +37,8 @@ def bounds_plot(
     if utility is not None:
         panels += [partial(draw, found=utility) for draw in (_accuracy, _apart, _utility)]
     columns = 2 if len(panels) == 4 else min(3, len(panels))
-    rows = math.ceil(len(panels) / columns)
-    picture = Figure(figsize=(4.9 * columns, 3.9 * rows), dpi=dpi, layout="constrained")
-    every: Any = picture.subplots(rows, columns, squeeze=False).reshape(-1)
-    for unused in every[len(panels) :]:
-        unused.set_axis_off()
-    for axes, panel in zip(every, panels, strict=False):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(color="0.93")
+    picture, every = panel_grid(len(panels), columns, (4.9, 3.9), dpi)
+    for axes, panel in zip(every, panels, strict=True):
         panel(axes)
         if axes.get_legend_handles_labels()[1]:
             axes.legend(

@@ -143,7 +143,7 @@ def run_cell(experiment: Experiment, path: Path, tell: Callable[[int], None]) ->
             folder=path, config=experiment.toml, progress=False, resume=path.exists(), callbacks=[_Rounds(tell)]
         )
     finally:
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # graphs and their memory pools are of no use to the next
+        if str(experiment.values.get("device", "cpu")) != "cpu":  # its graphs are of no use to the next
             gc.collect()
             torch.cuda.empty_cache()
 

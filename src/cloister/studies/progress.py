@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
+from cloister.runs.progress import Bar
 from cloister.studies.cells import Cell
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
 
-class CellProgress:
-    """A rich bar on the terminal, or nothing. It advances by rounds, so that it moves within long runs, too."""
+class CellProgress(Bar):
+    """The bar over many runs. It advances by rounds, so that it moves within long ones, too."""
 
     def __init__(self, show: bool | None, cells: Sequence[Cell], done: Collection[str], jobs: int) -> None:
         self._rounds = {cell.folder: _rounds_of(cell) for cell in cells if cell.folder not in done}
         self._done = dict.fromkeys(self._rounds, 0)
         self._total, self._ended, self._failed, self._jobs = len(cells), len(done), 0, jobs
-        self._bar: RichProgress | None = None
-        self._task: Any = None
-        if show if show is not None else sys.stderr.isatty():
-            self._bar = _bar()
+        super().__init__(show, _bar)
+        if self._bar is not None:
             self._task = self._bar.add_task("cells", total=sum(self._rounds.values()), said=self._said())
-
-    def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
     def at(self, cell: Cell, rounds: int) -> None:
         """So many rounds of a cell are done."""

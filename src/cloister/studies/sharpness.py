@@ -66,6 +66,16 @@ def largest_eigenvalue(module: nn.Module, layout: Layout, task: Task, w: Tensor,
                 if before is not None and abs(found - before) <= _CLOSE * abs(found):
                     break
                 direction = moved
-    except (RuntimeError, NotImplementedError):
+    except RuntimeError as error:  # NotImplementedError is one
+        if not any(words in str(error) for words in _NO_SECOND_DERIVATIVE):
+            raise
         return None
     return found
+
+
+_NO_SECOND_DERIVATIVE = (
+    *("is not implemented", "differentiate twice"),
+    *("does not require grad", "not have been used in the graph"),
+)
+"""What torch says of an operation that has no second derivative, or whose first one is constant. Anything else that
+goes wrong, such as memory that runs out, is no property of the model."""

@@ -22,6 +22,7 @@ from cloister.theory.update_norms import clip_factors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe & Ito's palette, told apart by color-blind readers too.
 _BLUE, _RED, _GREEN, _PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -29,18 +30,24 @@ _COLORS = (_BLUE, _RED, _GREEN, _PINK)
 _DPI = 72  # these lie in the repository
 
 
-def _picture(path: Path, *panels: Callable[[Axes], None]) -> None:
+def panel_grid(panels: int, columns: int, size: tuple[float, float], dpi: int) -> tuple[Figure, list[Axes]]:
+    """A picture with so many panels of this size, in rows of so many."""
     from matplotlib.figure import Figure
 
-    columns = 2 if len(panels) in (2, 4) else 3
-    rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(4.2 * columns, 3.3 * rows), dpi=_DPI, layout="constrained")
-    axes: Any = figure.subplots(rows, columns, squeeze=False).reshape(-1)
-    for unused in axes[len(panels) :]:
+    rows = math.ceil(panels / columns)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), dpi=dpi, layout="constrained")
+    every: Any = figure.subplots(rows, columns, squeeze=False).reshape(-1)
+    for unused in every[panels:]:
         unused.set_axis_off()
-    for one, draw in zip(axes, panels, strict=False):
-        one.spines[["top", "right"]].set_visible(False)
-        one.grid(color="0.93")
+    for axes in every[:panels]:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="0.93")
+    return figure, list(every[:panels])
+
+
+def _picture(path: Path, *panels: Callable[[Axes], None]) -> None:
+    figure, axes = panel_grid(len(panels), 2 if len(panels) in (2, 4) else 3, (4.2, 3.3), _DPI)
+    for one, draw in zip(axes, panels, strict=True):
         draw(one)
         one.legend(frameon=False, fontsize=8)
     figure.savefig(path)
