@@ -1,12 +1,14 @@
 # Two commands do everything, installation included:
 #   make demo    train on real digits: no privacy, epsilon 8, epsilon 2
 #   make test    lint, types, doctests, tests
-# and two more take longer:
+# and three more take longer:
 #   make test-all  the same, and tests that take minutes or need real data (CLOISTER_DATA)
+#   make test-flower  the tests over Flower, in an environment of their own (Flower pins what it needs); part of test-all
 #   make test-gpu  the tests that need a GPU, side by side on one (8 minutes on an H200); without one they are skipped
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+FLOWER ?= .venv-flower
 TESTS = not slow and not cuda
 # A process of the GPU's tests waits for its own core most of the time (tracing, compiling, launching small kernels), so
 # there is one for each; but each also has a CUDA context, of half a gigabyte, and the device takes turns among them:
@@ -15,7 +17,7 @@ CORES = $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 GPU_PROCESSES ?= $(shell test $(CORES) -lt 12 && echo $(CORES) || echo 12)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-all test-gpu install benchmark figures clean
+.PHONY: demo test test-all test-flower test-gpu install benchmark figures clean
 
 install: $(VENV)/.installed
 
@@ -36,7 +38,18 @@ test: install
 	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "$(TESTS)"
 
 test-all: TESTS = not cuda
-test-all: test
+test-all: test test-flower
+
+# pyproject.toml lets Cloister run beside Flower; the versions that are pinned here and there differ.
+$(FLOWER)/.installed: pyproject.toml constraints.txt constraints-flower.txt
+	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
+	grep -vE '^(fastapi|starlette|uvicorn)==' constraints.txt | cat - constraints-flower.txt > $(FLOWER)/constraints.txt
+	$(FLOWER)/bin/pip install --quiet --constraint $(FLOWER)/constraints.txt torch
+	$(FLOWER)/bin/pip install --quiet --constraint $(FLOWER)/constraints.txt --editable '.[dev,flower]'
+	touch $@
+
+test-flower: $(FLOWER)/.installed
+	$(FLOWER)/bin/pytest -m "not cuda" tests/deploy/transport/test_flower*.py
 
 # Where torch is installed already, and nothing else can be:
 #   PYTHONPATH=src python -m pytest -m cuda -n 12 --dist worksteal -rs tests/gpu
@@ -51,4 +64,4 @@ figures: install
 	$(BIN)/python benchmarks/documents.py --measure
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) .pytest_cache .mypy_cache .ruff_cache .hypothesis

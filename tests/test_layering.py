@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -11,7 +12,7 @@ SOURCE = ROOT / "src" / "cloister"
 
 ORDER = [
     *("errors", "random", "privacy", "core", "client", "transforms", "mechanisms", "server", "round", "engine"),
-    *("methods", "theory", "models", "data", "runs", "studies", "cli", "__main__"),
+    *("methods", "theory", "models", "data", "runs", "studies", "deploy", "cli", "__main__"),
 ]
 # The parts of a method meet in a round and nowhere else.
 APART = {"client", "transforms", "mechanisms", "server"}
@@ -21,6 +22,7 @@ def module_of(path: Path) -> str:
     return path.relative_to(SOURCE).with_suffix("").parts[0]
 
 
+@cache
 def imports() -> set[tuple[str, str]]:
     found = set()
     for path in SOURCE.rglob("*.py"):

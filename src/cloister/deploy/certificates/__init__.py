@@ -1,0 +1,1 @@
+"""What both sides sign, and how it is verified."""

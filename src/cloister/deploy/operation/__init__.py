@@ -1,0 +1,1 @@
+"""Setting a federation up and watching it: keys, TLS, trial, logs, status."""

@@ -1,0 +1,1 @@
+"""What carries messages: memory, https, flower. None of them is trusted."""

@@ -1,0 +1,1 @@
+"""What travels: canonical JSON, signatures, safetensors bodies, messages."""
