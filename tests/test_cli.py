@@ -309,7 +309,7 @@ def test_data_can_be_listed_and_looked_at(command, tmp_path):
         (["data", "get", "nothing"], "found 'nothing'"),
         (["data", "show", "digits", "split_seed=-1"], "split_seed"),
         (["data", "show", "digits", "partition=[1]"], "one value for partition"),
-        (["data", "show", "digits", "model=mlp"], "a known key"),
+        (["data", "show", "digits", "model=mlp"], "no choice but data, partition here"),
         (["data", "show", "digits", "--plot", "nowhere/at/all.png"], "a folder that exists"),
         (["data", "list", "nothing"], "found 'nothing'"),
     ],

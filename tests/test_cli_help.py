@@ -49,11 +49,12 @@ def test_the_help_of_a_run_fits_a_screen(command):
     "name",
     [
         *("plan", "keys", "resume", "show", "report", "compare", "demo", "methods", "tune", "reproduce", "landscape"),
-        *("theory", "predict", "export"),
+        *("theory", "predict", "export", "keys new", "keys show", "serve", "join", "verify"),
+        *("federation", "federation init", "federation terms", "federation trial", "federation status"),
     ],
 )
 def test_the_help_of_every_command_fits_a_screen(command, name):
-    lines = lines_of(command(name, "--help"))
+    lines = lines_of(command(*name.split(), "--help"))
     assert len(lines) <= SCREEN[0]
     expect_whole(lines, SCREEN[1])
 

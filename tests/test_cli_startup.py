@@ -16,13 +16,15 @@ from conftest import toy_task
 HEAVY = (
     *("torch", "numpy", "scipy", "pandas", "matplotlib", "dp_accounting", "sklearn", "torchmetrics", "PIL"),
     *("safetensors", "pyarrow", "tensorboard", "mlflow", "opacus", "plotly", "jinja2"),
+    *("fastapi", "uvicorn", "httpx"),
 )
 PRICING = ("numpy", "scipy", "dp_accounting", "safetensors")
 """What it takes to read a run and to price it."""
 
 COMMANDS = (
     *("run", "resume", "plan", "keys", "show", "report", "landscape", "theory", "methods", "compare", "tune", "demo"),
-    *("predict", "export"),
+    *("predict", "export", "keys new", "keys show", "serve", "join", "verify"),
+    *("federation", "federation init", "federation terms", "federation trial", "federation status"),
 )
 LIGHT = [
     *("", "--help", "--version", "data --help"),
@@ -48,6 +50,9 @@ SLIPS = [
     *("plan colour=red", "plan method=nothing", "plan rounds=few", "plan sampling_rate=0.1 clients_per_round=3"),
     *("tune", "tune rounds=3", "tune epsilon=1..2", "tune lr=1..x", "tune lr=0.1..1", "tune lr=0.1..1 --on test"),
     *("plan rounds=3 sizes=[3] data=digits", "demo --seed few", "predict", "export"),
+    *("keys new", "keys show", "keys show nothing.key", "keys new no/such/folder.key"),
+    *("federation init", "federation terms", "federation trial", "federation status", "serve", "join"),
+    *("join https://a", "verify", "join https://a --data a --key k", "join https://a --data a --key k --limit few"),
 ]
 RUNNER = """
 import contextlib, io, json, sys

@@ -15,15 +15,21 @@ from cloister.cli import after
 from cloister.cli.commands import Command, Commands
 from cloister.cli.compare import compare
 from cloister.cli.data import data_app
+from cloister.cli.federation import federation_app
+from cloister.cli.identity_keys import new as new_key
+from cloister.cli.identity_keys import show as show_key
+from cloister.cli.join import join
 from cloister.cli.keys import RunCommand, keys
 from cloister.cli.landscape import landscape
 from cloister.cli.output import file_and_words, interruptible, new_folder, print_table, program, say, short_name
 from cloister.cli.plan import PlanCommand, plan
 from cloister.cli.report import report as write_report
 from cloister.cli.reproduce import reproduce
+from cloister.cli.serve import serve
 from cloister.cli.show import show
 from cloister.cli.theory import theory
 from cloister.cli.tune import tune
+from cloister.cli.verify import verify
 from cloister.errors import CloisterError, Note
 
 app = typer.Typer(
@@ -37,6 +43,11 @@ app = typer.Typer(
 
 
 app.add_typer(data_app)
+app.add_typer(federation_app)
+for _command in (serve, join, verify):
+    app.command(cls=Command)(_command)
+app.command("keys new", cls=Command)(new_key)
+app.command("keys show", cls=Command)(show_key)
 app.command(cls=Command)(after.predict)
 app.command(cls=Command)(after.export)
 _ANY_KEYS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -190,6 +201,7 @@ Differentially private federated learning. What to do next:
   {program} run --help            train, on your own keys or on a file such as experiments/digits.toml
   {program} compare --help        methods, seeds and values of any key side by side
   {program} tune --help           which settings are best, at a price that is known
+  {program} federation --help     nodes that keep their data, and a server that has none
   {program} methods               all methods: whom they protect, and who must be trusted
   {program} keys METHOD           every key of a method and of a run
   {program} --help                all commands"""

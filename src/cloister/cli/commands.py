@@ -42,16 +42,23 @@ class Command(TyperCommand):
 _ORDER = (
     *("demo", "run", "resume", "plan", "show", "report", "predict", "export"),
     *("compare", "tune", "reproduce", "landscape", "theory", "methods", "keys", "data"),
+    *("federation", "serve", "join", "verify", "keys new", "keys show"),
 )
 
 
 class Commands(TyperGroup):
-    """All commands, listed in the order in which one comes to need them: one run, many runs, what there is."""
+    """All commands, listed in the order in which one comes to need them: one run, many runs, what there is,
+    and a federation of machines."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names; what is not in the order comes last."""
         names = super().list_commands(ctx)
         return sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Two words name a command where there is one: `keys` lists keys of runs, `keys new` makes a pair of keys."""
+        both = " ".join(args[:2])
+        return super().resolve_command(ctx, [both, *args[2:]] if len(args) > 1 and both in self.commands else args)
 
 
 WIDEST = 100

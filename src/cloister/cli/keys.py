@@ -19,6 +19,8 @@ def keys(ctx: typer.Context) -> None:
     cloister keys                           all choices; keys of the defaults
     cloister keys pfl                       the keys of one method
     cloister keys pfl data=mnist model=cnn  those of other choices beside it
+
+    Keys of another kind, with which members of a federation sign: cloister keys new, cloister keys show.
     """
     from cloister.runs import catalogue
     from cloister.runs.config_file import load
