@@ -146,6 +146,57 @@ def memory() -> str:
     return "\n".join([*lines, "", f"{found['memory_ratio']:.2f} times the memory (bar {found['bar']:g})."])
 
 
+def secure_aggregation() -> str:
+    """What masked sums cost, and who was lost before they dealt shares, masked, or helped to open the sum."""
+    found = read("secure-aggregation")
+    lines = [f"Made by `python {found['command']}`.", ""]
+    lines += ["| nodes | numbers | bits | lost | one node, s | server, s | all, s |", "|---" * 7 + "|"]
+    for row in found["rows"]:
+        lost = " + ".join(map(str, row["lost before shares, before masking, before opening"]))
+        seconds = " | ".join(f"{row[f'{who}, CPU s']:.2f}" for who in ("one node", "server", "in all"))
+        bar = "" if row["bar, CPU s"] is None else f" (bar {row['bar, CPU s']:g})"
+        lines.append(f"| {row['nodes']} | {row['length']:,} | {row['bits']} | {lost} | {seconds}{bar} |")
+    return "\n".join(lines)
+
+
+def federation() -> str:
+    """What a federation costs beyond training, and what was killed on the way."""
+    https, flower = read("federation"), read("federation-flower")
+    small, masked, large = (https[name] for name in ("small", "masked", "large"))
+    lines = ["| three nodes, TLS and keys, loopback | seconds | bar |", "|---" * 3 + "|"]
+    lines += [
+        f"| {what} | {seconds:.2f} | {bar:g} |"
+        for what, seconds, bar in (
+            ("https: median round, logistic regression", small["median_seconds"], small["bar_seconds"]),
+            ("https: the same under masks", masked["median_seconds"], masked["bar_seconds"]),
+            (
+                f"https: {large['parameters']:,} parameters, a round beyond its slowest node's training",
+                large["overhead_seconds"],
+                large["bar_seconds"],
+            ),
+            ("Flower: median round, logistic regression", flower["plain"]["median_s"], flower["plain"]["bar_s"]),
+            ("Flower: the same under masks", flower["masked"]["median_s"], flower["masked"]["bar_s"]),
+        )
+    ]
+    if "many" in https:
+        many = https["many"]
+        lines += [
+            "",
+            f"{many['nodes']} nodes as threads of one process, a tenth of them lost in every round: {many['released']} "
+            f"of {many['rounds']} rounds were released, with {many['fewest_replies']} to {many['most_replies']} "
+            f"replies, at epsilon {many['epsilon']:.3f} of {many['budget']:g}.",
+        ]
+    if "killed" in https:
+        kills, methods = https["killed"]["kills"], https["killed"]["methods"]
+        lines += [
+            "",
+            f"Killed with kill -9 at random instants: servers {kills['server']} times, nodes {kills['nodes']} times "
+            f"({', '.join(methods)}). Every run ended with the model of one that was not killed, to the bit, and every "
+            "step stands once in every ledger.",
+        ]
+    return "\n".join(lines)
+
+
 def recipes() -> str:
     """What the README says of what recipes reach."""
     found = json.loads((ROOT / "results" / "best.json").read_text())
@@ -170,6 +221,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "gpu-start": gpu_start,
     "startup": startup,
     "memory": memory,
+    "secure-aggregation": secure_aggregation,
+    "federation": federation,
     "theory-bounds": paper_pages.theory_bounds,
     "theory-claims": paper_pages.theory_claims,
     "theory-measured": lambda: theory_runs.text(read("theory-measured")),

@@ -3,7 +3,7 @@
 python benchmarks/results.py --best FOLDER...      takes results.json of `cloister compare experiments/best/NAME.toml`
                                                    (each FOLDER is named NAME) over into results/best.json
 python benchmarks/results.py --paper FOLDER...     takes reproduce.json of `cloister reproduce NAME` over into
-                                                   results/papers/NAME.json
+                                                   results/papers/NAME.json, beside the runs that are there
 """
 
 from __future__ import annotations
@@ -13,11 +13,17 @@ import json
 import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cloister.privacy.certificate_text import round_up
 from cloister.runs.files import write_atomically, write_json
+from cloister.studies.papers.cells import cells_of
+from cloister.studies.papers.files import find, read
+from cloister.studies.papers.order import verdicts
+from cloister.studies.papers.outcomes import Outcome, Row
+from cloister.studies.papers.scale import scale_of
 from cloister.studies.results import read_results
 from cloister.studies.statistics import Summary, summary
 
@@ -43,11 +49,48 @@ def take_best(folders: Sequence[Path]) -> None:
 
 
 def take_papers(folders: Sequence[Path]) -> None:
-    """Keep a reproduction, without the curves."""
+    """Keep a reproduction, without the curves: its runs beside those of the same cells that are kept already."""
     for folder in folders:
         found = json.loads((folder / "reproduce.json").read_text())
+        known = _papers().get(found["name"], {"cells": []})["cells"]
+        kept = {(cell["cell"], cell["quantity"]): cell for cell in known}
+        for cell in found["cells"]:
+            before = kept.get((cell["cell"], cell["quantity"]))
+            if before is not None and _setting(before) == _setting(cell):
+                cell["runs"] = {**before["runs"], **cell["runs"]}
+        _judge(found)
         cells = [cell for cell in found["cells"] if cell["runs"]]
-        write_json(PAPERS / f"{found['name']}.json", {**found, "cells": cells, "of": len(found["cells"])})
+        seeds = sorted({int(seed) for cell in cells for seed in cell["runs"]})
+        write_json(
+            PAPERS / f"{found['name']}.json", {**found, "seeds": seeds, "cells": cells, "of": len(found["cells"])}
+        )
+
+
+_PLACEMENT = ("device", "engine", "memory", "precision")
+
+
+def _setting(cell: Record) -> Record:
+    """What a cell's result depends on, but for rounding."""
+    return {key: value for key, value in cell["settings"].items() if key not in _PLACEMENT}
+
+
+def _judge(found: Record) -> None:
+    """Means, prices and the order, by all runs that there are now."""
+    file = read(find(found["name"]))
+    cells = {cell.name: cell for cell in cells_of(file, scale_of(found["scale"]), {}, None)}
+    reported = {(one.quantity, json.dumps(one.at, sort_keys=True)): one for one in file.reported}
+    rows = []
+    for cell in found["cells"]:
+        outcomes = {int(seed): Outcome(**run, lines=[]) for seed, run in cell["runs"].items()}
+        paper = cell["paper"] and reported[cell["quantity"], json.dumps(cell["paper"]["at"], sort_keys=True)]
+        rows.append(Row(cells[cell["cell"]], outcomes, paper, cell["quantity"], cell["metric"]))
+    for cell, row, verdict in zip(found["cells"], rows, verdicts(rows, file.order), strict=True):
+        ours = row.ours()
+        cell |= {
+            "here": None if ours is None else asdict(ours),
+            "true_epsilon": row.epsilon,
+            "order_holds": verdict,
+        }
 
 
 def _best() -> dict[str, Record]:
