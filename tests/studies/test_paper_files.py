@@ -131,9 +131,13 @@ def test_scales():
         cells_of(file, scale_of(scale), rows="DP-FedSAM, setting IID") for scale in ("full", "1", "0.1")
     )
     assert full.changed == {}
-    assert here.changed == {"split": ("letters", "byclass"), "fraction": (0.7115384615384616, 1.0)}
+    assert here.changed == {
+        "split": ("letters", "byclass"),
+        "fraction": (0.7115384615384616, 1.0),
+        "local_epochs": (30, 5),
+    }
     assert {key: part.keys[key] for key in ("rounds", "clients", "fraction", "local_epochs", "evaluate_every")} == {
-        "rounds": 20, "clients": 50, "fraction": 0.1, "local_epochs": 3, "evaluate_every": 1,
+        "rounds": 20, "clients": 50, "fraction": 0.1, "local_epochs": 1, "evaluate_every": 1,
     }  # fmt: skip
     assert part.changed["rounds"] == (200, 20)
     for wrong in ("0", "1.5", "huge"):

@@ -66,7 +66,7 @@ def largest_eigenvalue(module: nn.Module, layout: Layout, task: Task, w: Tensor,
                 if before is not None and abs(found - before) <= _CLOSE * abs(found):
                     break
                 direction = moved
-    except RuntimeError as error:  # NotImplementedError is one
+    except RuntimeError as error:
         if not any(words in str(error) for words in _NO_SECOND_DERIVATIVE):
             raise
         return None
