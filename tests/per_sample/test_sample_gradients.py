@@ -134,7 +134,7 @@ def test_samples_are_seen_as_a_batch_and_dropped_by_their_place():
     "name",
     [
         "mlp",
-        "papernot",
+        pytest.param("papernot", marks=pytest.mark.slow),
         "group_norm",
         pytest.param("wide_convolution", marks=pytest.mark.slow),
         "sequences",
