@@ -103,7 +103,7 @@ class Killed(BaseException):
 def look_whole(certificate: dict) -> str:
     """A certificate that was changed, with the hash of itself that it would have had."""
     rest = {name: value for name, value in certificate.items() if name != "sha256"}
-    return json.dumps({**rest, "sha256": json_hash(rest)})
+    return json.dumps({**rest, "sha256": json_hash(rest)}, indent=2) + "\n"
 
 
 @contextmanager

@@ -190,6 +190,16 @@ def other_software(copy: Path, stored: dict) -> None:
     stored["prices"][0]["epsilon_pld"] = 0.01
 
 
+def other_words(copy: Path, stored: dict) -> None:
+    stored["versions"]["scipy"] = "99"  # which has no say in them
+    stored["trusted"] = "nobody"
+
+
+def other_facts(copy: Path, stored: dict) -> None:
+    stored["versions"]["cloister"] = "99"
+    stored["secure_rng"] = True
+
+
 def other_text(copy: Path, stored: dict) -> None:
     path = copy / "certificate.txt"
     path.write_text(path.read_text().replace("(PLD)", "or less (PLD)"))
@@ -201,7 +211,7 @@ def other_model(copy: Path, stored: dict) -> None:
     save_file({name: tensor + 1e-3 for name, tensor in tensors.items()}, path)
 
 
-@pytest.mark.parametrize("change", [other_software, other_text, other_model])
+@pytest.mark.parametrize("change", [other_software, other_words, other_facts, other_text, other_model])
 def test_a_change_with_hashes_to_match_is_found_out(ended, tmp_path, change):
     with pytest.raises(Corrupted):
         epsilon(rewritten(ended, tmp_path, change))
@@ -209,7 +219,7 @@ def test_a_change_with_hashes_to_match_is_found_out(ended, tmp_path, change):
 
 def test_a_certificate_by_other_software_is_read(ended, tmp_path):
     def newer(copy: Path, stored: dict) -> None:
-        stored["versions"]["scipy"] = "99"
+        stored["versions"]["cloister"] = "99"
         stored["trusted"] = "in other words"
 
     assert epsilon(rewritten(ended, tmp_path, newer)) == epsilon(ended)

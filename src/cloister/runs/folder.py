@@ -10,7 +10,7 @@ model.json              how the model is made and used (`model_file.py`)
 clients.json            exact scores client by client, which are not private; nothing refers to it
 measurements.jsonl      what `record` asked for, a line per round, most of it not private; nothing refers to it
 landscape.json, .png    what `cloister landscape` found around the final model; nothing refers to them
-certificate.json, .txt  what was spent, with the ledger's last hash and hashes of the model's two files and of the text
+certificate.json, .txt  what was spent, with hashes of the model's two files, description, ledger and text
 
 A file that was altered, cut short, or put back to an earlier state disagrees with another one, and whoever opens the
 run is told so. (A whole folder that was put back agrees with itself: against that, keep a copy of the certificate.)
@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloister.errors import CloisterError, Corrupted
 from cloister.privacy.accounts import Account, accounts_of
-from cloister.privacy.certificate import Certificate, certify
+from cloister.privacy.certificate import Certificate
 from cloister.privacy.description import RunDescription
 from cloister.privacy.ledger import Ledger
 from cloister.runs import checkpoint as checkpoints
+from cloister.runs.certificate_file import Circumstances, certificate_bytes, certificate_values, read_certificate
 from cloister.runs.checkpoint import Checkpoint, StoredCheckpoint
-from cloister.runs.files import new_folder, read_json, write_atomically, write_json
+from cloister.runs.files import new_folder, read_bytes, read_json, write_atomically, write_json
 from cloister.runs.measurement_file import MeasurementFile
 from cloister.runs.metrics import Metrics
-from cloister.runs.recorded import not_private_in
-from cloister.runs.verification import certificate_file, expect_ended, text_of
+from cloister.runs.verification import circumstances_at, expect_ended, text_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,6 +102,11 @@ class RunFolder:
             )
         if not (path / "description.json").is_file():
             raise CloisterError(f"Expected the folder of a run, found no description.json in {path}: check the name.")
+        if is_publication(path):
+            raise CloisterError(
+                f"Expected the folder of a run, found files that were published of one in {path}: `cloister verify "
+                f"{path}` checks them, and `cloister certificate {path}` shows their certificate."
+            )
         found = read_json(path / "description.json").get("format", 1)
         if found != FORMAT:
             raise CloisterError(
@@ -130,7 +135,7 @@ class RunFolder:
         A run that is under way writes its ledger first and what refers to it later. So the files are read the other
         way round: whatever one of them refers to is there by the time it is looked for.
         """
-        stored = read_json(self.path / "certificate.json") if self.finished else None
+        stored = read_certificate(read_bytes(self.path / "certificate.json"), self.path) if self.finished else None
         at, metrics = self.checkpoint(), self.metrics_file()
         ledger = ledger or self.ledger()
         ledger.expect_continues(at.hash)
@@ -181,7 +186,13 @@ class RunFolder:
                 lines[-1] |= at.scores or {}
         return lines
 
-    def finish(self, certificate: Certificate, tensors: Mapping[str, Tensor], about: bytes) -> None:
+    def finish(
+        self,
+        certificate: Certificate,
+        tensors: Mapping[str, Tensor],
+        about: bytes,
+        circumstances: Circumstances | None = None,
+    ) -> None:
         """Write the final model, then the certificate (whose presence says that the run has ended).
 
         `tensors` are all that the model consists of, what was not trained included; `about` is its model.json.
@@ -192,7 +203,11 @@ class RunFolder:
         files = {"model.safetensors": save(kept), "model.json": about, "certificate.txt": text_of(certificate)}
         for name, content in files.items():
             write_atomically(self.path / name, content)
-        write_json(self.path / "certificate.json", certificate_file(certificate, files))
+        for name in ("description.json", "ledger.jsonl"):  # the model of a federation has none beside it
+            if (self.path / name).is_file():
+                files[name] = read_bytes(self.path / name)
+        values = certificate_values(certificate, files, circumstances)
+        write_atomically(self.path / "certificate.json", certificate_bytes(values))
 
     @property
     def finished(self) -> bool:
@@ -200,6 +215,12 @@ class RunFolder:
         return (self.path / "certificate.json").is_file()
 
 
+def is_publication(path: Path) -> bool:
+    """Whether a folder has what was published of a run: its certificate, and nothing of what stays with its owner."""
+    names = ("checkpoint.safetensors", "metrics.jsonl", "config.toml")
+    return (path / "certificate.json").is_file() and not any((path / name).exists() for name in names)
+
+
 def _certified(description: RunDescription, ledger: Ledger, at: StoredCheckpoint) -> Certificate:
     """With what the checkpoint knows of the gaps."""
-    return certify(description, ledger, at.gaps, at.stop is not None, not_private_in(at.recorded))
+    return circumstances_at(at).certify(description, ledger)

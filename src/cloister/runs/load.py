@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from cloister.errors import CloisterError, Corrupted, expect, expect_type, nearest
-from cloister.privacy.certificate import Certificate, Price
+from cloister.privacy.certificate import Certificate
+from cloister.privacy.description import RunDescription
+from cloister.privacy.ledger import Ledger
+from cloister.runs.certificate_file import read_certificate
 from cloister.runs.files import read_bytes, read_json
-from cloister.runs.folder import RunFolder
+from cloister.runs.folder import RunFolder, is_publication
 from cloister.runs.model_file import ModelFile
 from cloister.runs.model_json import expect_hashes
 from cloister.runs.request import DTYPES
 from cloister.runs.stored_inputs import WithPreprocessing
 from cloister.runs.tensor_file import read_tensors
 from cloister.runs.trained_model import TrainedModel
-from cloister.runs.verification import expect_unchanged
+from cloister.runs.verification import expect_follows
 
 PUBLISHED = ("model.json", "model.safetensors", "certificate.json")
+LEDGER = ("description.json", "ledger.jsonl")
+"""Published as well, so that the certificate can be computed again."""
 
 
 def load(folder: str | Path, model: Any = None, *, loss: Any = None, preprocessing: Any = None) -> TrainedModel:
@@ -36,7 +40,7 @@ def load(folder: str | Path, model: Any = None, *, loss: Any = None, preprocessi
     expect_type("folder", folder, (str, Path), "the path of a folder", "name the folder of a run")
     path = Path(folder)
     expect("\0" not in str(path) and path.is_dir(), "the folder of a run", str(path), "check the name")
-    if (path / "description.json").exists():
+    if (path / "description.json").exists() and not is_publication(path):
         certificate, scores = _of_a_run(path)
     elif (path / "model.json").exists():
         certificate, scores = _of_published_files(path), None
@@ -74,21 +78,16 @@ def _of_a_run(path: Path) -> tuple[Certificate, dict[str, Any] | None]:
 
 
 def _of_published_files(path: Path) -> Certificate:
-    """The certificate as it was published: without the ledger it cannot be computed again, so it is taken as it is."""
-    stored = read_json(path / "certificate.json")
-    expect_unchanged(stored, path)
-    contents = {name: read_bytes(path / name) for name in PUBLISHED[:2]}
-    if (path / "certificate.txt").exists():
-        contents["certificate.txt"] = read_bytes(path / "certificate.txt")
-    expect_hashes(stored.pop("files", None), contents, path)
-    del stored["sha256"]
-    try:
-        prices = [Price(**price) for price in stored["prices"]]
-        if set(stored) != {field.name for field in fields(Certificate)} or not prices:
-            raise TypeError
-        return Certificate(**{**stored, "prices": prices})
-    except (TypeError, KeyError):
-        raise Corrupted(f"Expected a readable certificate.json in {path}, found it damaged: restore it.") from None
+    """The certificate as it was published, computed again where its ledger was published with it; taken as it is where
+    it was not. (`cloister verify` says what follows from what, and looks at signatures.)"""
+    stored = read_certificate(read_bytes(path / "certificate.json"), path)
+    more = [name for name in ("certificate.txt", *LEDGER) if (path / name).exists()]
+    expect_hashes(stored.files, {name: read_bytes(path / name) for name in (*PUBLISHED[:2], *more)}, path)
+    if stored.circumstances is not None and set(LEDGER) <= set(more):
+        description = RunDescription.from_json(read_json(path / "description.json"))
+        ledger = Ledger.open(path / "ledger.jsonl", writable=False)
+        expect_follows(stored, stored.circumstances.certify(description, ledger), path)
+    return stored.certificate
 
 
 def _expect_known(about: ModelFile, path: Path) -> None:

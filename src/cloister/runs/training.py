@@ -20,7 +20,7 @@ from cloister.core import State
 from cloister.core.hashing import hash_of
 from cloister.errors import BudgetExceededError, CloisterError
 from cloister.privacy.accounts import Spending, accounts_of
-from cloister.privacy.certificate import Certificate, certify
+from cloister.privacy.certificate import Certificate
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.unit import ProtectedUnit
 from cloister.round import Engine, Outcome, run_round
@@ -35,7 +35,7 @@ from cloister.runs.personalization import Personalized
 from cloister.runs.prepare import Ready
 from cloister.runs.private_validation import private_validation
 from cloister.runs.progress import Progress
-from cloister.runs.recorded import Recorded, not_private_in
+from cloister.runs.recorded import Recorded
 from cloister.runs.recording import Recorder
 from cloister.runs.result import Run
 from cloister.runs.resume import (
@@ -50,6 +50,7 @@ from cloister.runs.resume import (
 )
 from cloister.runs.round_log import RoundLog
 from cloister.runs.statistics import first_answer, statistics
+from cloister.runs.verification import circumstances_at
 
 
 @dataclass
@@ -153,9 +154,7 @@ class Training:
                 self._score = self.ready.score(self.at.newest, clients=True)
                 self.log.waiting.update(self._score.line())
             self.log.write()
-            unprotected = not_private_in(self.at.recorded)
-            early = self.at.stop is not None
-            certificate = certify(self.ready.description, self.ledger, self.at.gaps, early, unprotected)
+            certificate = circumstances_at(self.at).certify(self.ready.description, self.ledger)
             result = self.at.result
             current = self._score is not None and self._score.clients is not None and result is self.at.newest
             score = self._score if current else self.ready.score(result, clients=True)
@@ -334,4 +333,5 @@ class Training:
         about, standardization = self.ready.about, self.ready.standardization
         if standardization is not None:
             about = replace(about, standardization=standardization.to_json())
-        self.folder.finish(certificate, self.ready.tensors_at(self.at.result), about.to_bytes())
+        tensors = self.ready.tensors_at(self.at.result)
+        self.folder.finish(certificate, tensors, about.to_bytes(), circumstances_at(self.at))

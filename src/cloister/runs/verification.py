@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,18 +9,23 @@ from typing import Any
 
 from cloister.errors import Corrupted
 from cloister.privacy.certificate import Certificate
-from cloister.privacy.description import RunDescription, json_hash, plain
+from cloister.privacy.description import RunDescription, plain
 from cloister.privacy.ledger import Ledger
-from cloister.runs.checkpoint import StoredCheckpoint
+from cloister.runs.certificate_file import Circumstances, StoredCertificate
+from cloister.runs.checkpoint import Checkpoint, StoredCheckpoint
 from cloister.runs.files import read_bytes
 from cloister.runs.metrics import Metrics
 from cloister.runs.model_json import ModelJson, expect_hashes
+from cloister.runs.recorded import not_private_in
 from cloister.runs.tensor_file import read_tensors
+
+CERTIFIED = ("model.safetensors", "model.json", "certificate.txt", "description.json", "ledger.jsonl")
+"""Files that the certificate of a run names by their hashes."""
 
 
 def expect_ended(
     path: Path,
-    stored: Mapping[str, Any],
+    stored: StoredCertificate,
     certificate: Certificate,
     description: RunDescription,
     at: StoredCheckpoint,
@@ -32,40 +36,40 @@ def expect_ended(
 
     `certificate` was computed afresh.
     """
-    expect_unchanged(stored, path)
-    wrong = _differs(stored, plain(certificate.to_json()))
-    if wrong:
-        raise Corrupted(
-            f"Expected the certificate in {path} to follow from its ledger, found another {wrong}: one of the "
-            "two was altered or put back, so restore both."
-        )
-    contents = {name: read_bytes(path / name) for name in ("model.safetensors", "model.json", "certificate.txt")}
-    expect_hashes(stored.get("files"), contents, path)
-    same_software = stored.get("versions") == certificate.versions  # else it may say things in other words
-    if same_software and contents["certificate.txt"] != text_of(certificate):
+    expect_follows(stored, certificate, path)
+    contents = {name: read_bytes(path / name) for name in CERTIFIED}
+    expect_hashes(stored.files, contents, path)
+    if _same_words(stored, certificate) and contents["certificate.txt"] != text_of(certificate):
         raise Corrupted(f"Expected the certificate.txt of the certificate in {path}, found another: restore it.")
     ModelJson.from_bytes(contents["model.json"], path).expect_of(description, path)
     if not _holds_model(contents["model.safetensors"], list(description.model.shapes), at):
         raise Corrupted(f"Expected the model of the last checkpoint in {path}, found another: restore both.")
     whole = all(read_bytes(path / name)[-1:] in (b"", b"\n") for name in ("ledger.jsonl", "metrics.jsonl"))
-    if at.hash != ledger.hash or at.metrics != metrics.hash or not whole:
+    if (
+        at.hash != ledger.hash
+        or at.metrics != metrics.hash
+        or not whole
+        or circumstances_at(at) != stored.circumstances
+    ):
         raise Corrupted(
             f"Expected the last checkpoint, ledger and metrics of {path}, which has ended, found others: "
             "restore checkpoint.safetensors, ledger.jsonl and metrics.jsonl."
         )
 
 
-def certificate_file(certificate: Certificate, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """What certificate.json holds: the certificate, the hashes of the files that it is about, and that of itself."""
-    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    values = plain({**certificate.to_json(), "files": hashes})
-    return {**values, "sha256": json_hash(values)}
+def circumstances_at(at: StoredCheckpoint | Checkpoint) -> Circumstances:
+    """What the last checkpoint knows of the gaps."""
+    return Circumstances(tuple(at.gaps), at.stop is not None, tuple(not_private_in(at.recorded)))
 
 
-def expect_unchanged(stored: Mapping[str, Any], path: Path) -> None:
-    """The file is as it was written. (Whoever writes a new hash beside other words is found out by the ledger.)"""
-    if stored.get("sha256") != json_hash({name: value for name, value in stored.items() if name != "sha256"}):
-        raise Corrupted(f"Expected certificate.json in {path} as it was written, found it changed: restore it.")
+def expect_follows(stored: StoredCertificate, computed: Certificate, path: Path) -> None:
+    """Refuse a certificate that is not the one which was computed afresh from description and ledger."""
+    wrong = _differs(stored.certificate, computed)
+    if wrong:
+        raise Corrupted(
+            f"Expected the certificate in {path} to follow from its ledger, found another {wrong}: one of the "
+            "two was altered or put back, so restore both."
+        )
 
 
 def text_of(certificate: Certificate) -> bytes:
@@ -84,22 +88,37 @@ def _holds_model(content: bytes, names: list[str], at: StoredCheckpoint) -> bool
     return all(piece.dtype == kept.dtype for piece in pieces) and b"".join(piece.data for piece in pieces) == kept.data
 
 
-def _differs(stored: Mapping[str, Any], computed: Mapping[str, Any]) -> str | None:
-    """What a stored certificate says that does not follow from the ledger, if anything.
+_WORDS = frozenset(
+    {
+        *("adjacency", "released", "trusted", "sampling_executed", "sampling_accounted", "divided_by", "not_covered"),
+        "versions",
+    }
+)
+"""What another version of Cloister may say in other words."""
+_COMPUTED = ("prices", "filter", "claimed")
 
-    Prices are compared as numbers, because another processor may add otherwise. Software of other versions may say
-    things in other words, and have closer bounds.
+
+def _same_words(stored: StoredCertificate, computed: Certificate) -> bool:
+    """Whether the version of Cloister that wrote a certificate is this one, and says the same in the same words."""
+    return stored.certificate.versions.get("cloister") == computed.versions["cloister"]
+
+
+def _differs(stored: Certificate, computed: Certificate) -> str | None:
+    """What a stored certificate says that does not follow from description and ledger, if anything.
+
+    Prices are compared as numbers, because another processor may add otherwise; other versions of the accountants may
+    have closer bounds.
     """
-    same_software = stored.get("versions") == computed["versions"]
-    unknown = [key for key in stored if key not in computed and key not in ("files", "sha256")]
-    if same_software and unknown:
-        return unknown[0]
-    exact = ("configuration_sha256", "ledger_hash", "rounds_charged", "releases_charged", "budget", "noise_multiplier")
-    for name in (key for key in computed if key not in ("prices", "filter", "claimed")) if same_software else exact:
-        if stored.get(name) != computed[name]:
-            return name
-    pairs = [(stored.get(name), computed[name]) for name in ("prices", "filter", "claimed")]
-    return None if all(_close(one, other, 1e-6 if same_software else 1e-2) for one, other in pairs) else "prices"
+    one, other = plain(stored.to_json()), plain(computed.to_json())
+    theirs, ours = one["versions"], other["versions"]
+    same = {name: theirs.get(name) == ours[name] for name in ("cloister", "dp-accounting")}
+    for name in other:
+        if name in _COMPUTED or name == "versions" or (name in _WORDS and not same["cloister"]):
+            continue
+        if one[name] != other[name]:
+            return str(name)
+    tolerance = 1e-6 if all(same.values()) else 1e-2
+    return None if all(_close(one[name], other[name], tolerance) for name in _COMPUTED) else "prices"
 
 
 def _close(one: Any, other: Any, tolerance: float) -> bool:

@@ -14,11 +14,12 @@ from cloister.privacy.budgets import Budget
 from cloister.privacy.certificate import Certificate, Price, deltas_beside
 from cloister.privacy.certificate_text import priced_as, round_up
 from cloister.privacy.ledger import Ledger
+from cloister.runs.certificate_file import certificate_bytes, certificate_values
 from cloister.runs.config_file import toml_text
 from cloister.runs.files import write_atomically, write_json
 from cloister.runs.folder import RunFolder
 from cloister.runs.load import load
-from cloister.runs.verification import certificate_file, text_of
+from cloister.runs.verification import text_of
 from cloister.studies.tuning.draws import State
 from cloister.studies.tuning.question import Question
 from cloister.studies.tuning.result import Tuned
@@ -42,7 +43,7 @@ def released(question: Question, prices: TrialPrices, folder: Path, state: State
     place.mkdir()
     for name, content in files.items():
         write_atomically(place / name, content)
-    write_json(place / "certificate.json", certificate_file(certificate, files))
+    write_atomically(place / "certificate.json", certificate_bytes(certificate_values(certificate, files)))
     epsilon = state.epsilons[state.best]
     values = {**question.values, **settings}
     comment = _COMMENT.format(epsilon=round_up(certificate.epsilon), delta=prices.delta)
