@@ -133,6 +133,12 @@ class Spending:
             return self.renyi(delta)
         return max(loss.certified(delta) for loss in self.losses)
 
+    def bound(self, delta: float) -> float:
+        """As `certified`, without a second opinion; under a filter, what it allows. For many deltas."""
+        if self.order is not None:
+            return self.filtered(delta)
+        return self.renyi(delta) if self.mixed else max(loss.epsilon(delta) for loss in self.losses)
+
     def renyi(self, delta: float) -> float:
         """The most at this delta by Renyi divergences alone."""
         if self.mixed:

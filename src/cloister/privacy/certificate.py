@@ -9,30 +9,21 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from cloister.privacy.accounts import Account, Planned, Spending, accounts_of, had_it_gone_on
+from cloister.privacy.accounts import Account, Spending, accounts_of
 from cloister.privacy.certificate_text import not_covered, priced_as, round_up, text
-from cloister.privacy.description import ClaimDescription, QueryDescription, RunDescription
-from cloister.privacy.events import Adjacency, Event, FixedSizeGaussian, Gaussian, NonPrivate, from_json
+from cloister.privacy.description import ClaimDescription, RunDescription
+from cloister.privacy.events import Adjacency, from_json
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.pricing import common_adjacency, pricing_of
+from cloister.privacy.promised import Price, Promised, finite, price_at
 from cloister.privacy.published_claims import CLAIMS, Schedule
-from cloister.privacy.unit import ProtectedUnit, sample_account
 
 STRICT_DELTA = 1e-5
-
-
-@dataclass(frozen=True)
-class Price:
-    """Epsilon at one delta, by both accountants (None: infinite). Both are proven upper bounds."""
-
-    delta: float
-    epsilon_pld: float | None
-    epsilon_rdp: float | None
 
 
 @dataclass(frozen=True)
@@ -109,6 +100,7 @@ def certify(
     """
     method, accounts = description.method, accounts_of(ledger)
     spending = Spending(accounts, description.task.copies, description.noise_schedule)
+    promised = Promised.of(description, ledger, True) if ended_early else Promised(spending, accounts, False)
     worst = spending.worst
     everything = {event for account in accounts.values() for event in account.events}
     private = all(pricing_of(event).protects for event in everything) and math.isfinite(spending.certified(0.5))
@@ -125,7 +117,7 @@ def certify(
         secure_rng=description.secure_rng,
         sampling_executed=_executed(description),
         sampling_accounted=priced_as(worst.events, "batches" if description.batch_sampling else "cohorts"),
-        sensitivity=_finite(description.sensitivity),
+        sensitivity=finite(description.sensitivity),
         assumed_sensitivity=description.assumed_sensitivity,
         pld=all(pricing_of(event).has_pld for event in worst.events),
         noise_multiplier=method.mechanism.noise_multiplier,
@@ -140,10 +132,7 @@ def certify(
         budget=asdict(max(budgets, key=lambda budget: budget.epsilon)) if budgets else None,
         least_budget=min((budget.epsilon for budget in budgets), default=None),
         filter=_filter(spending, own),
-        prices=[
-            _in_advance(description, ledger, delta) if ended_early else price_at(spending, delta)
-            for delta in deltas_beside(own)
-        ],
+        prices=[promised.price(delta) for delta in deltas_beside(own)],
         claimed=_claimed(description, own, accounts),
         not_covered=not_covered(
             description,
@@ -169,60 +158,6 @@ def _executed(description: RunDescription) -> list[str]:
     return [clients, batches] if batches else [clients]
 
 
-def price_at(spending: Spending, delta: float) -> Price:
-    """What the accounts of a run cost whoever they cost most; under a filter, what the filter promises."""
-    if spending.order is not None:
-        return Price(delta, _finite(spending.filtered(delta)), _finite(spending.filtered(delta)))
-    return Price(delta, _finite(spending.certified(delta)), _finite(spending.renyi(delta)))
-
-
-def _in_advance(description: RunDescription, ledger: Ledger, delta: float) -> Price:
-    """What all planned rounds cost, but not more than the budgets, which no run exceeds."""
-    queries = {query.name: Planned(query.times, _cost_of(query, description, ledger)) for query in description.queries}
-    accounts = had_it_gone_on(ledger, description.rounds, queries, _kinds(description), _by_round(description))
-    found = price_at(Spending(accounts, description.task.copies, description.noise_schedule), delta)
-    budgets = [account.budget for account in accounts.values() if account.events]
-    allowed = max((b.epsilon if b is not None and b.delta == delta else math.inf for b in budgets), default=math.inf)
-    bounds = (found.epsilon_pld, found.epsilon_rdp)
-    pld, rdp = (_finite(min(math.inf if one is None else one, allowed)) for one in bounds)
-    return Price(delta, pld, rdp)
-
-
-def _by_round(description: RunDescription) -> list[int]:
-    """How many times as many releases each round has, where rounds differ."""
-    local = description.method.local
-    given = (local.get(name) for name in ("local_steps", "local_epochs"))
-    return next((list(found) for found in given if isinstance(found, (list, tuple))), [])
-
-
-def _kinds(description: RunDescription) -> dict[str, object]:
-    """All accounts that a run may charge, those together whose rounds cost the same."""
-    sizes, noises = description.task.sizes, description.noise_multipliers
-    if description.method.unit != ProtectedUnit.SAMPLE or sizes is None:
-        return {description.method.unit: None}
-    own = noises or (None,) * len(sizes)
-    return {sample_account(client): (n, own[client]) for client, n in enumerate(sizes) if n}
-
-
-def _cost_of(
-    query: QueryDescription, description: RunDescription, ledger: Ledger
-) -> Callable[[str], tuple[Event, int]]:
-    """What one answer to a query costs an account. (That all units take part is all that counts, not how many.)"""
-    replaced = common_adjacency({entry.event for entry in ledger.entries}) is Adjacency.REPLACE_ONE
-    samples = description.method.unit == ProtectedUnit.SAMPLE
-    numbers = {sample_account(client): client for client in range(description.task.clients)} if samples else {}
-
-    def cost(unit: str) -> tuple[Event, int]:
-        several = len(query.noise_multipliers) > 1
-        noise = query.noise_multipliers[numbers.get(unit, 0) if several else 0]
-        if not noise:
-            return NonPrivate(), 1
-        event = FixedSizeGaussian(noise, 1000, 1000) if replaced else Gaussian(noise)
-        return event, description.task.copies if samples else 1
-
-    return cost
-
-
 def _ended_early(spent: Price) -> str:
     turned_out = "more than any number" if spent.epsilon_pld is None else f"epsilon {round_up(spent.epsilon_pld)}"
     return (
@@ -233,7 +168,7 @@ def _ended_early(spent: Price) -> str:
 
 def _filter(spending: Spending, delta: float) -> dict[str, Any] | None:
     order = spending.order
-    return None if order is None else {"order": order, "spent": _finite(spending.renyi(delta))}
+    return None if order is None else {"order": order, "spent": finite(spending.renyi(delta))}
 
 
 def deltas_beside(own: float) -> list[float]:
@@ -252,7 +187,7 @@ def _claimed(description: RunDescription, delta: float, accounts: Mapping[str, A
     if not any(count for _, count in schedule):
         return None
     epsilon, words = CLAIMS[claim.arithmetic](claim, schedule, delta)
-    return {"epsilon": _finite(epsilon), "delta": delta, "words": words}
+    return {"epsilon": finite(epsilon), "delta": delta, "words": words}
 
 
 def _schedule(claim: ClaimDescription, account: Account, copies: int) -> Schedule:
@@ -298,7 +233,3 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "not installed"
     return found
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

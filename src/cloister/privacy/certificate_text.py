@@ -229,9 +229,9 @@ def _epsilon(c: Certificate, price: Any) -> str:
     return f"{spent} (PLD)   {round_up(price.epsilon_rdp)} (RDP)" if c.pld else f"{round_up(price.epsilon_rdp)} (RDP)"
 
 
-def text(c: Certificate) -> str:
-    """The certificate, for people."""
-    rows = [
+def rows_of(c: Certificate) -> list[tuple[str, str]]:
+    """What a certificate says, line by line; a name that repeats itself is a list."""
+    return [
         ("protected unit", f"one {c.unit}"),
         *((("clients", _names(c.clients)),) if c.clients else ()),
         ("adjacency", c.adjacency),
@@ -253,9 +253,13 @@ def text(c: Certificate) -> str:
         ("ledger", c.ledger_hash),
         ("versions", ", ".join(f"{name} {number}" for name, number in c.versions.items())),
     ]
+
+
+def text(c: Certificate) -> str:
+    """The certificate, for people."""
     lines, before = ["PRIVACY CERTIFICATE"], ""
-    for name, value in rows:
-        label = "-" if name == before else f"{name}:"  # a name that repeats itself is a list
+    for name, value in rows_of(c):
+        label = "-" if name == before else f"{name}:"
         wrapped = textwrap.wrap(value, 96, break_long_words=False, break_on_hyphens=False) or [""]
         lines.append(f"  {label:>19} {wrapped[0]}")
         lines += [f"  {'':19} {more}" for more in wrapped[1:]]

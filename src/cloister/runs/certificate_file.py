@@ -21,9 +21,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from cloister.errors import CloisterError, Corrupted, shown
-from cloister.privacy.certificate import Certificate, Price, certify
+from cloister.privacy.certificate import Certificate, certify
 from cloister.privacy.description import RunDescription, json_hash, plain
 from cloister.privacy.ledger import Ledger
+from cloister.privacy.promised import Price
 
 FORMAT = "cloister certificate 2"
 SIGNED = ("key", "signature")

@@ -8,9 +8,10 @@ from functools import cached_property, partial
 
 from cloister.core import Method
 from cloister.privacy.accounts import Account, Spending
-from cloister.privacy.certificate import Price, deltas_beside, price_at
+from cloister.privacy.certificate import deltas_beside
 from cloister.privacy.certificate_text import round_up
 from cloister.privacy.pricing import adjacency_of, pricing_of
+from cloister.privacy.promised import Price, price_at
 from cloister.privacy.unit import ProtectedUnit, sample_account
 from cloister.runs.noise import Noise
 from cloister.runs.request import Target

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from cloister.deploy.halves.prepared import Prepared
 from cloister.deploy.halves.progress import Progress
-from cloister.privacy.certificate import Certificate, Price, certify
+from cloister.privacy.certificate import Certificate, certify
 from cloister.privacy.description import RunDescription
 from cloister.privacy.ledger import Ledger
+from cloister.privacy.promised import Price
 from cloister.privacy.unit import ProtectedUnit
 from cloister.runs.description import describe_model, describe_run
 from cloister.runs.folder import RunFolder

@@ -11,9 +11,10 @@ from typing import Any
 from cloister.data.task import Task
 from cloister.errors import CloisterError
 from cloister.privacy.budgets import Budget
-from cloister.privacy.certificate import Certificate, Price, deltas_beside
+from cloister.privacy.certificate import Certificate, deltas_beside
 from cloister.privacy.certificate_text import priced_as, round_up
 from cloister.privacy.ledger import Ledger
+from cloister.privacy.promised import Price
 from cloister.runs.certificate_file import certificate_bytes, certificate_values
 from cloister.runs.config_file import toml_text
 from cloister.runs.files import write_atomically, write_json
