@@ -27,13 +27,22 @@ def arithmetic(device: torch.device) -> Arithmetic:
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        "libraries": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_LIBRARIES)},
+        "libraries": {name: value for name, value in sorted(os.environ.items()) if _matters(name)},
         "probe": probe(),
     }
 
 
 _LIBRARIES = ("ATEN_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_DYNAMIC", "OMP_SCHEDULE", "OMP_THREAD_LIMIT", "ONEDNN_")
 """How the names of variables begin that make libraries take other kernels, or other numbers of threads."""
+
+_OF_SCIKIT_LEARN = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
+"""What importing scikit-learn sets: how a second OpenMP library is loaded and forked, and nothing of its sums. Whether
+something else was imported before must not change the noise of a run, or whether it resumes."""
+
+
+def _matters(name: str) -> bool:
+    return name.startswith(_LIBRARIES) and name not in _OF_SCIKIT_LEARN
+
 
 _IDENTITY = (
     "vendor_id",
