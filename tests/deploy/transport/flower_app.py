@@ -47,8 +47,9 @@ def ask_everybody(link: FlowerAddress, run: int, nodes: int) -> list[str]:
     assert runtime.route.run == run
     asked = [runtime._push(_message(run, node), 1) for node in runtime.nodes()]
     errors: list[str] = []
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while len(errors) < nodes and time.monotonic() < until:
+        runtime.heartbeat()  # Flower takes the task from who is silent for a minute
         errors += [runtime.contents(one)[1] for one in runtime.answers(asked)]
         time.sleep(0.1)
     runtime.finish()

@@ -14,7 +14,7 @@ import time
 from cloister.deploy.transport.base import Unreachable
 from cloister.deploy.transport.flower.exchange import Batch, open_batch, seal_batch
 from cloister.deploy.transport.flower.line import Line
-from cloister.deploy.transport.flower.runtime import AGENT_APP, CLIENT_APP, Runtime
+from cloister.deploy.transport.flower.runtime import AGENT_APP, CLIENT_APP, Runtime, TaskLost
 from cloister.deploy.transport.flower.settings import FlowerAddress
 from cloister.deploy.wire.identity import SERVER, PrivateKey, PublicKey
 from cloister.deploy.wire.refused import Refused, accept_if
@@ -90,6 +90,9 @@ class FlowerNode:
             try:
                 worked = self._turn()
                 pause = _STEP if worked else min(_MOST_STEP, pause * 1.1)
+            except TaskLost as error:  # of a run that ended while its question was on the way to the SuperNode
+                _log.info("a task of Flower is gone: %s", error)
+                pause = _STEP
             except Unreachable as error:
                 _log.warning("%s", error)
                 pause = min(5.0, 2 * max(pause, 0.25))

@@ -47,7 +47,7 @@ _PART_SECONDS, _PART_STEP = 30.0, 0.05
 
 
 class TaskLost(Unreachable):
-    """Flower does not know our task any more: it was restarted, or the run was stopped."""
+    """Flower does not know our task any more: it was restarted, the run was stopped, or its message did not come."""
 
 
 class Incomplete(Unreachable):
@@ -146,11 +146,20 @@ class Runtime:
         return bytes_of(message), error_of(message)
 
     def question(self) -> Question | None:
-        """The message of the task that a node has, without its contents."""
-        answer = self._call("PullMessages", runtime_pb2.PullAppMessagesRequest())
-        if not answer.messages_list:
-            return None
-        return Question(message_from_proto(answer.messages_list[0]).metadata, answer.message_object_trees[0])
+        """The message of the task that a node has, without its contents.
+
+        A SuperNode gives a task out before it has put the message there, and then waits for an answer to it, without
+        end: whoever has the task must wait for the message, or nothing comes through that SuperNode any more.
+        """
+        until = time.monotonic() + _PART_SECONDS
+        while True:
+            answer = self._call("PullMessages", runtime_pb2.PullAppMessagesRequest())
+            if answer.messages_list:
+                found = message_from_proto(answer.messages_list[0])
+                return Question(found.metadata, answer.message_object_trees[0])
+            if time.monotonic() > until:
+                return None
+            time.sleep(_PART_STEP)
 
     def asked(self, question: Question) -> bytes | None:
         """What a question says; None where it is none of Cloister's, or did not come whole."""
