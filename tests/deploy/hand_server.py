@@ -77,4 +77,5 @@ class HandServer:
         signature = signed_head(self.run, self.chain, SECRETS["server"])
         links = {"first": 0, "links": self.chain.links, "signature": signature}
         self.send(Kind.END, content={"reason": "over", **links})
-        self.next(Kind.STATEMENT)
+        stated = self.next(Kind.STATEMENT)
+        self.send(Kind.RECEIPT, answers=stated.digest)  # which a node waits for

@@ -40,6 +40,20 @@ def read_stored(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise Corrupted(f"Expected {path} as it was written, found {error}: restore it from a backup.") from error
 
 
+def read_about(path: Path) -> dict[str, Any]:
+    """What the file holds beside its tensors, which are neither read nor verified."""
+    with path.open("rb") as file:
+        start = file.read(len(_FORMAT) + 8)
+        header = file.read(int.from_bytes(start[len(_FORMAT) :], "big")) if start.startswith(_FORMAT) else b""
+    try:
+        found = json.loads(header)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise Corrupted(f"Expected {path} as it was written, found it damaged: restore it from a backup.")
+    return found
+
+
 def write_bytes(path: Path, data: bytes | Sequence[bytes], durable: bool = True) -> None:
     """Replace a file by bytes, or by several one after the other; as `write_stored`."""
     draft = path.with_name(f".{path.name}.new")  # hidden: whoever lists the folder passes over it

@@ -23,8 +23,9 @@ least what was released, never less.
 | some of many accounts have nothing left     | these are refused, with words; the others pay                    |
 
 The file is JSON lines. The first is a header (format, what the run is, budgets); each further line is a number of equal
-releases to each of some units (the clients' one account, or one account for the samples of each client). `line_hash` is
-SHA-256 over the previous line's hash and this line's content.
+releases to each of some units (the clients' one account, or one account for the samples of each client). A line of no
+units charges nobody: it is a note, kept with what was paid. `line_hash` is SHA-256 over the previous line's hash and
+this line's content.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from typing import Any, Self
 from cloister.errors import BudgetExceededError, CloisterError, Corrupted, UnsupportedMechanismError
 from cloister.privacy.accountant import Accountant
 from cloister.privacy.budgets import Budget, Loss, nothing_lost
-from cloister.privacy.events import Event, from_json
+from cloister.privacy.events import Event, NoOp, from_json
 from cloister.privacy.ledger_file import (
     Appending,
     HashedLines,
@@ -78,6 +79,14 @@ class Entry:
     count: int = 1
 
 
+@dataclass(frozen=True)
+class Note:
+    """Something about a round that is remembered with what was paid for it, and costs nothing."""
+
+    round: int
+    what: str
+
+
 class Ledger:
     """What each unit has spent. Make one with `create`, or `open` an existing file."""
 
@@ -86,6 +95,7 @@ class Ledger:
         self.subject = subject
         self.budgets = dict(budgets)
         self.entries: list[Entry] = []
+        self.notes: list[Note] = []
         self.hashes: list[str] = []
         self._paid: dict[tuple[str, int, str], Entry] = {}
         self._losses: dict[str, Loss] = {}
@@ -145,6 +155,8 @@ class Ledger:
         ledger.hashes = lines.hashes
         for content in lines.contents[1:]:
             charge = Charge(from_json(content["event"]), content["count"])
+            if not content["units"]:
+                ledger.notes.append(Note(content["round"], content["what"]))
             after: dict[int, Loss] = {}  # units that have lost the same so far go on together
             for unit in content["units"]:
                 before = ledger._loss(unit)
@@ -186,6 +198,13 @@ class Ledger:
                 self._remember(Entry(unit, round, what, group.charge.event, group.charge.count))
                 self._losses[unit] = group.after
         return refused
+
+    def note(self, *, round: int, what: str) -> None:
+        """Remember something about a round, in a line that charges nobody; on the disk when `sync` returns."""
+        self.sync()
+        event = pricing_of(NoOp()).json
+        self._write_all([{"units": [], "round": round, "what": what, "count": 1, "event": event}])
+        self.notes.append(Note(round, what))
 
     def refusals(
         self, charges: Mapping[str, Charge], *, round: int, what: str = "update", repeatable: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -28,7 +29,9 @@ def started(folder, values=PFL, limit=None, terms=None, **options):
 
 
 def lines(folder):
-    return len((folder / ANN / "ledger.jsonl").read_bytes().splitlines())
+    """The lines of the ledger that charge somebody, and the first one."""
+    found = [json.loads(line) for line in (folder / ANN / "ledger.jsonl").read_bytes().splitlines()]
+    return sum(line.get("units") != [] for line in found)
 
 
 def opened(server):

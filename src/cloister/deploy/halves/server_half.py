@@ -128,6 +128,18 @@ class ServerHalf:
             return federation.fewest
         return min(1 if federation.min_replies is None else federation.min_replies, len(offer.asked))
 
+    def fewest(self, step: Step) -> int:
+        """How many nodes have to be able to reply for a step to be released at all, whoever is drawn."""
+        federation, fed = self.terms.federation, self.side.fed
+        if is_secret_sum(fed.method):
+            return federation.fewest
+        known = step.what != UPDATE or federation.participation == "node" or fed.cohort.name in ("full", "fixed_size")
+        if not known or federation.min_replies is None:
+            return 1
+        everybody = step.what != UPDATE or federation.participation == "node"
+        asked = federation.clients if everybody else round(fed.cohort.expected(federation.clients))
+        return min(federation.min_replies, asked)
+
     def masked(self, step: Step) -> MaskSettings | None:
         """How the replies to a step are summed under masks; None where they are sent as they are."""
         return mask_settings(self.side, step)

@@ -26,12 +26,14 @@ from cloister.deploy.node.folder import NodeFolder
 from cloister.deploy.node.history import Agreed
 from cloister.deploy.node.mail import Mail, Stopped
 from cloister.deploy.node.node import TICK, Node
+from cloister.deploy.node.old_copies import expect_newest, expect_remembered
 from cloister.deploy.terms.terms import Terms
 from cloister.deploy.transport.base import NodeTransport
 from cloister.deploy.wire import fields
 from cloister.deploy.wire.canonical import JSON
 from cloister.deploy.wire.identity import PrivateKey
 from cloister.deploy.wire.messages import Kind
+from cloister.deploy.wire.refused import Refused
 from cloister.errors import CloisterError
 from cloister.privacy.budgets import Budget
 
@@ -78,8 +80,10 @@ def join(
     run = ""
     try:
         place.ledger.expect_bounded(terms.test_mode)
-        nonce, stands = _ask(mail, events)
+        expect_newest(place)
+        nonce, stands, answer = _ask(mail, events)
         run = terms.run_of(nonce)
+        _expect_remembered(place, run, mail, answer, events)
         files = place.run(run)
         try:
             if files.agreed is None:
@@ -115,8 +119,16 @@ def name_of(terms: Terms, key: PrivateKey) -> str:
     )
 
 
-def _ask(mail: Mail, events: Events) -> tuple[str, Agreed]:
-    """Which run it is, and where its history stands; the server's terms must be those that this node has."""
+def _expect_remembered(place: NodeFolder, run: str, mail: Mail, told: str, events: Events) -> None:
+    try:
+        expect_remembered(place, run, mail.name, mail.terms.register, told)
+    except Refused as error:  # a server's mistake proves nothing of this ledger
+        events.tell("message refused", "warning", reason=str(error))
+
+
+def _ask(mail: Mail, events: Events) -> tuple[str, Agreed, str]:
+    """Which run it is, where its history stands, and the newest answer of this node that the server has; the server's
+    terms must be those that this node has."""
     asked = -_AGAIN
     while True:
         if time.monotonic() - asked > _AGAIN:
@@ -130,6 +142,7 @@ def _ask(mail: Mail, events: Events) -> tuple[str, Agreed]:
             found = Terms.from_json(content.get("terms"))
             nonce = fields.text(content, "nonce")
             stands = Agreed(fields.integer(content, "length"), fields.text(content, "head"))
+            answer = fields.text(content, "answer") if "answer" in content else ""
         except CloisterError as error:
             events.tell("message refused", "warning", reason=str(error))
             continue
@@ -140,7 +153,7 @@ def _ask(mail: Mail, events: Events) -> tuple[str, Agreed]:
             )
             mail.send(mail.sealed(Kind.REFUSE, opened.message.run, 0, found.digest, {"reason": reason}))
             raise CloisterError(reason)
-        return nonce, stands
+        return nonce, stands, answer
 
 
 def _agreement(terms: Terms, name: str, run: str, rows: Rows, place: NodeFolder) -> Agreement:

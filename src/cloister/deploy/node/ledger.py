@@ -11,6 +11,10 @@ client  all rows together. Only releases of methods that protect whole clients a
 Guarantee: when `charge` returns, the line is on the disk (fsynced) and both accounts are within the limit; when it
 raises, the file has not changed. A release is known by run, step and the digest of the offer that asked for it, and
 paid for once, however often the offer comes and the node is killed. Lines are never taken back.
+
+A line also says that the answer to an offer was stored, and is on the disk before the answer leaves. Where it is there
+and the answer is not, nobody may compute another one: that would be a second release for one price. Where it is not
+there, nothing has left, and the price that was paid pays for computing it again.
 """
 
 from __future__ import annotations
@@ -76,6 +80,7 @@ class NodeLedger:
         self._answered: dict[tuple[str, int, str], str] = {}
         for entry in ledger.entries:
             self._remember(Paid.of(entry.round, entry.what))
+        self._stored = {Paid.of(note.round, note.what): None for note in ledger.notes}
 
     @classmethod
     def open(cls, path: Path, limit: Budget | None = None, *, writable: bool = True) -> Self:
@@ -135,9 +140,28 @@ class NodeLedger:
         """The digest of the offer for which a step of a run was paid; None where it was not."""
         return self._answered.get((run, round, what))
 
-    def last_round(self, run: str) -> int:
-        """The last round of a run that was paid for as far as training goes; 0 where none was."""
-        return max((n for one, n, what in self._answered if one == run and what == "update"), default=0)
+    def note_stored(self, paid: Paid) -> None:
+        """Remember that the answer to an offer was stored and may leave; on the disk when this returns."""
+        if paid not in self._stored:
+            self._ledger.note(round=paid.round, what=paid.key)
+            self._ledger.sync()
+            self._stored[paid] = None
+
+    def was_stored(self, paid: Paid) -> bool:
+        """Whether the answer to an offer was stored, and may have left."""
+        return paid in self._stored
+
+    def last_stored(self, run: str) -> Paid | None:
+        """The newest answer of a run that was stored."""
+        return next((paid for paid in reversed(self._stored) if paid.run == run), None)
+
+    def has_paid(self, run: str, offer: str) -> bool:
+        """Whether an offer of a run was paid for, in whichever step."""
+        return any(known == offer for (one, _, _), known in self._answered.items() if one == run)
+
+    def knows(self, head: str) -> bool:
+        """Whether a hash is that of one of the lines."""
+        return head in self._ledger.hashes
 
     def spent(self, delta: float) -> float:
         """The epsilon that any one row has lost, in all runs together."""

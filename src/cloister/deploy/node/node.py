@@ -3,13 +3,14 @@
 For an offer, in this order: the signature, the run, the history it was told (which must extend the one it knows, and
 have the offer as its newest link), whether the same offer was answered before (then the same bytes go back) or another
 one for the same step (then it is refused), the offer itself; then its own ledger is charged, on the disk; then it
-computes, stores the reply with its state, on the disk, and sends it.
+computes, stores the reply with its state and notes in the ledger that it did, on the disk, and sends it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -20,9 +21,10 @@ from cloister.deploy.halves.steps import OfferBody, ReplyBody, Step
 from cloister.deploy.masking import MaskSettings, Session
 from cloister.deploy.node.folder import NodeFolder, RunFiles
 from cloister.deploy.node.history import expect_history, open_step
-from cloister.deploy.node.ledger import NOT_ASKED, BeyondLimit, Paid
+from cloister.deploy.node.ledger import BeyondLimit, Paid
 from cloister.deploy.node.mail import Mail
 from cloister.deploy.node.masked_step import MaskedAnswer, packed_vector, session_of, unpacked_vector
+from cloister.deploy.node.payments import Payments
 from cloister.deploy.node.replies import StoredReply
 from cloister.deploy.terms.terms import Terms
 from cloister.deploy.wire import fields
@@ -30,7 +32,6 @@ from cloister.deploy.wire.canonical import JSON
 from cloister.deploy.wire.messages import Kind, Message, Opened
 from cloister.deploy.wire.refused import Refused
 from cloister.errors import BudgetExceededError, CloisterError
-from cloister.privacy.budgets import nothing_lost
 from cloister.privacy.events import NoOp
 from cloister.privacy.ledger import Charge
 
@@ -49,12 +50,25 @@ class Node:
     ) -> None:
         self.terms, self.run, self.half, self.folder, self.files = terms, run, half, folder, files
         self.mail, self.events = mail, events
-        self.ledger = folder.ledger
+        self.payments = Payments(run, half, folder.ledger, events)
         newest = files.replies.newest()
         if newest is not None:
             half.restore(newest.content, newest.tensors)
         self._newest = newest
+        self._tell_lost()
         self._masked = MaskedAnswer(files.path / "masked")
+
+    def _tell_lost(self) -> None:
+        """An answer that left, and is not here: with it went what the local rule keeps from step to step."""
+        last, newest = self.folder.ledger.last_stored(self.run), self._newest
+        if last is not None and (newest is None or newest.offer != last.offer):
+            self.events.tell(
+                "stored answer lost",
+                "warning",
+                round=last.round,
+                reason=f"Expected the answer to round {last.round} ({last.what}) in {self.files.replies.folder}, found "
+                "none: it is not given again, and what this node kept of earlier rounds begins anew; restore the file.",
+            )
 
     def loop(self, patience: float | None) -> str:
         """Answer offers until the run is over; why it is. After `patience` seconds of silence it gives up."""
@@ -76,7 +90,7 @@ class Node:
                 spoke = now
                 self.greet()
             if patience is not None and now - heard > patience:
-                self._settle(open_step(self.files.history.chain))
+                self.payments.settle(self._since_agreed(), open_step(self.files.history.chain))
                 return f"the server was silent for {patience:g} seconds"
 
     def state_spent(self, data: bytes) -> None:
@@ -110,7 +124,7 @@ class Node:
         elif message.kind is Kind.END:
             self._told(message)
             self._masked.forget()
-            self._settle(None)
+            self.payments.settle(self._since_agreed(), None)
             return fields.text(message.content, "reason")
         elif message.kind in (Kind.ROSTER, Kind.MAILBOX, Kind.SURVIVORS):
             self._send_masked(message.round, *self._masked.answer(message))
@@ -135,6 +149,10 @@ class Node:
         self.files.adopt(told, signature)
         return told
 
+    def _since_agreed(self) -> list[dict[str, Any]]:
+        """The links of the history that came since the operator agreed."""
+        return self.files.history.chain.links[self.files.stood.length :]
+
     def _offer(self, opened: Opened) -> None:
         message = opened.message
         step = Step(message.round, fields.text(message.content, "what"))
@@ -147,11 +165,11 @@ class Node:
                 return
             self._expect_newest(told, step, body)
             self._masked.forget()
-            self._elapsed(step)
+            self.payments.pay_elapsed(self._since_agreed(), step)
             if self.half.client in body.asked:
                 self._answer(opened, told, step, body)
             else:
-                self._pay_not_asked(step)
+                self.payments.pay_not_asked(step)
         except MissingLinks:
             raise
         except CloisterError as error:
@@ -162,7 +180,8 @@ class Node:
         of a limit, it learns that it is reached."""
         message = opened.message
         self.events.tell("offer refused", "warning", round=message.round, reason=str(reason))
-        content: dict[str, JSON] = {"reason": reason.told if isinstance(reason, BeyondLimit) else str(reason)}
+        told = reason.told if isinstance(reason, BeyondLimit) else str(reason)
+        content: dict[str, JSON] = {"reason": told, "spent": isinstance(reason, BudgetExceededError)}
         self.mail.send(self.mail.sealed(Kind.REFUSE, self.run, message.round, opened.digest, content))
 
     def _expect_newest(self, told: Chain, step: Step, body: OfferBody) -> None:
@@ -178,21 +197,6 @@ class Node:
                 "offer is refused."
             )
 
-    # What it costs.
-
-    def _elapsed(self, current: Step | None) -> None:
-        """Pay for steps that passed without an offer to this node, where chance saved it from being asked."""
-        for link in self.files.history.chain.links[self.files.stood.length :]:
-            if link["link"] == "opened" and (step := Step(link["round"], link["what"])) != current:
-                self._pay_not_asked(step)
-
-    def _settle(self, still_open: Step | None) -> None:
-        """At the end, pay for what passed. Where a limit is reached it took no part: it would have refused."""
-        try:
-            self._elapsed(still_open)
-        except BudgetExceededError as error:
-            self.events.tell("steps passed without this node", "warning", reason=str(error))
-
     def _computed(self, body: OfferBody) -> tuple[ReplyBody, NodeState]:
         """The reply. Why it cannot be computed may lie in the rows, so that the server is not told."""
         try:
@@ -201,39 +205,11 @@ class Node:
             self.events.tell("reply not computed", "warning", round=body.step.round, reason=str(error))
             raise Refused("Expected a reply, found that this node could not compute one: ask its operator.") from error
 
-    def _pay_not_asked(self, step: Step) -> None:
-        if self.ledger.answered(self.run, step.round, step.what) is None:
-            charge = self.half.charges(step, None)
-            if charge is not None:
-                self.pay(step, NOT_ASKED, charge)
-
-    def pay(self, step: Step, digest: str, charge: Charge) -> None:
-        """Charge the node's ledger, on the disk when this returns; once, however often it is called for an offer."""
-        paid = Paid(self.run, step.round, step.what, digest)
-        if self.ledger.answered(self.run, step.round, step.what) != digest:
-            self._expect_within_terms(charge)
-        self.ledger.charge(paid, self.half.side.fed.unit, charge)
-
-    def _expect_within_terms(self, charge: Charge) -> None:
-        """The run stays within what its own terms say, whatever noise the server asks for."""
-        budget = self.half.budget
-        if budget is None:
-            return
-        loss = nothing_lost(budget)
-        spent = self.ledger.accounts(self.run)[self.half.side.fed.unit].events
-        for event, count in [*spent.items(), (charge.event, charge.count)]:
-            loss.add(event, count)
-        if loss.epsilon(budget.delta) > budget.epsilon * (1 + 1e-9):
-            raise BudgetExceededError(
-                f"Expected this run to cost epsilon {budget.epsilon:g} at most, as its terms say, found "
-                f"{loss.epsilon(budget.delta):.4f} with this step: nothing was computed, and the offer is refused."
-            )
-
     def _answer(self, opened: Opened, told: Chain, step: Step, body: OfferBody) -> None:
         """Check, pay, compute, store, send."""
         self._expect_first(opened.digest, step)
         self.half.expect_offer(body)
-        self.pay(step, opened.digest, self.half.charges(step, body) or Charge(NoOp()))
+        self.payments.pay(step, opened.digest, self.half.charges(step, body) or Charge(NoOp()))
         settings = self.half.masked(step)
         if settings is not None:
             self._begin_masked(opened, told, body, settings)
@@ -248,11 +224,19 @@ class Node:
         else:
             state, computed = self.half.node_state, 0.0
             data = self.mail.sealed(Kind.ABSENT, self.run, step.round, opened.digest, {})
-        self._newest = StoredReply(opened.digest, step.round, step.what, data, state.content(), state.tensors())
-        self.files.replies.write(self._newest)
-        self.half.node_state = state
+        self._store(StoredReply(opened.digest, step.round, step.what, data, state.content(), state.tensors()), state)
         self.mail.send(data)
         self.events.tell("offer answered", round=step.round, what=step.what, seconds=computed)
+
+    def _store(self, reply: StoredReply, state: NodeState) -> None:
+        """An answer with the state after it, then that it is there: both are on the disk when this returns, and only
+        then may the answer leave."""
+        self.files.replies.write(reply)
+        self._newest, self.half.node_state = reply, state
+        self._note(reply)
+
+    def _note(self, reply: StoredReply) -> None:
+        self.folder.ledger.note_stored(Paid(self.run, reply.round, reply.what, reply.offer))
 
     # Sums under masks.
 
@@ -268,14 +252,13 @@ class Node:
         session = self._session(told, body, settings)
         self._masked.begin(opened.digest, session, mail.name, mail.key, self.terms.register, vector)
         data = packed_vector(vector)
-        self._newest = StoredReply(opened.digest, step.round, step.what, data, state.content(), state.tensors())
-        self.files.replies.write(self._newest)
-        self.half.node_state = state
+        self._store(StoredReply(opened.digest, step.round, step.what, data, state.content(), state.tensors()), state)
         self._send_masked(step.round, *self._masked.keys())
         self.events.tell("offer answered", round=step.round, what=step.what, masked=True)
 
     def _again(self, stored: StoredReply, told: Chain, body: OfferBody) -> None:
         """The same offer: the same bytes, or the same keys."""
+        self._note(stored)  # a node that was killed between the two
         settings = self.half.masked(body.step)
         if settings is None:
             self.mail.send(stored.data)
@@ -289,7 +272,12 @@ class Node:
         self.mail.send(self.mail.sealed(kind, self.run, round, self._masked.offer, content, tensors=tensors))
 
     def _expect_first(self, digest: str, step: Step) -> None:
-        before = self.ledger.answered(self.run, step.round, step.what)
+        before = self.folder.ledger.answered(self.run, step.round, step.what)
+        if self.folder.ledger.was_stored(self.payments.paid(step, digest)):
+            raise Refused(
+                f"Expected the answer to {step} that this node has given, found its file gone: another one would be a "
+                "second release for one price, so it is refused; restore the file, and start the node again."
+            )
         if before is not None and before != digest:
             raise Refused(
                 f"Expected one offer for {step}, found a second one ({digest[:12]}, after {before[:12]}): another "

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cloister.deploy.stored import make_private, read_stored, write_stored
+from cloister.deploy.stored import make_private, read_about, read_stored, write_stored
 
 _REPLY = "reply"
 _STATE = "state."
@@ -61,6 +61,11 @@ class ReplyStore:
         data = tensors.pop(_REPLY).numpy().tobytes()
         state = {name.removeprefix(_STATE): tensor for name, tensor in tensors.items()}
         return StoredReply(about["offer"], about["round"], about["what"], data, about["state"], state)
+
+    def about(self) -> dict[str, Any] | None:
+        """To which offer of which step the last reply is; None before the first. Its numbers are not read."""
+        numbers = self._numbers()
+        return read_about(self._path(max(numbers))) if numbers else None
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:08d}.reply"

@@ -7,6 +7,7 @@ offer             the step that is open: who is asked, and what they are told; t
 replies/          what came back, as it was signed; removed when the step is closed, for it may be exact
 checkpoint        the model and all that the next step needs, with the link that closes the last one
 accepted/, statements/    what nodes signed: that they take part, and what they have spent
+answers/          the newest answer of each node without its numbers: a node on an old copy of its ledger is told of it
 status.json       for people
 """
 
@@ -25,6 +26,7 @@ from cloister.deploy.halves.steps import OfferBody, Step
 from cloister.deploy.ledger_files import open_or_create
 from cloister.deploy.stored import make_private, read_stored, write_bytes, write_stored
 from cloister.deploy.terms.terms import Terms
+from cloister.deploy.wire.messages import header_of
 from cloister.errors import CloisterError
 from cloister.privacy.budgets import Budget
 from cloister.privacy.ledger import Ledger
@@ -42,7 +44,7 @@ class ServerFolder:
         self.path = make_private(path)
         self.nonce = self._begun(terms)
         self.run = terms.run_of(self.nonce)
-        for name in ("replies", "accepted", "statements"):
+        for name in ("replies", "accepted", "statements", "answers"):
             make_private(path / name)
         self.history = ChainFile.open(path / "history.jsonl")
         self.ledger: Ledger | None = None
@@ -135,6 +137,16 @@ class ServerFolder:
     def write_signed(self, kind: str, node: str, data: bytes) -> None:
         """Keep a signed message, as evidence."""
         write_bytes(self.path / kind / node, data)
+
+    def write_answer(self, node: str, data: bytes) -> None:
+        """Keep that a node answered, with its signature and without its numbers. It need not reach the disk: that is
+        for the node's own good, and survives this process."""
+        write_bytes(self.path / "answers" / node, header_of(data), durable=False)
+
+    def read_answer(self, node: str) -> bytes:
+        """What `write_answer` kept; empty before a node's first answer."""
+        path = self.path / "answers" / node
+        return path.read_bytes() if path.exists() else b""
 
     def read_signed(self, kind: str) -> dict[str, bytes]:
         """The messages that were kept, by node."""

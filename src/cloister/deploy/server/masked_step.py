@@ -74,6 +74,9 @@ class MaskedStep:
             "unmasking": lambda: self.masking.take_unmask(name, message.content),
         }
         take[stage]()
+        if stage == "keys" and not kept:
+            self.server.members[name].spent.discard(self.opened.step.what)
+            self.server.folder.write_answer(name, found.data)
         if not kept:
             write_bytes(make_private(self.folder / stage) / name, found.data, durable=False)
 

@@ -24,6 +24,8 @@ class Member:
     refusals: int = 0
     missed: int = 0
     epsilon: float | None = None
+    spent: set[str] = field(default_factory=set)
+    """Kinds of steps for which its budget is spent: it refuses them from now on."""
 
     def to_json(self, seen: float | None) -> dict[str, Any]:
         """For the status."""

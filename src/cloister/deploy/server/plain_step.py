@@ -56,6 +56,10 @@ def take(server: Server, opened: OpenStep, found: Opened, kept: bool = False) ->
         server.events.tell("repeated answer left out", node=member.name, round=step.round)
         return
     member.known = len(opened.told)
+    if message.kind is not Kind.REFUSE:
+        member.spent.discard(step.what)
+        if not kept:
+            server.folder.write_answer(member.name, found.data)
     if message.kind is Kind.REPLY:
         try:
             content = fields.mapping(message.content, "reply")
@@ -78,6 +82,8 @@ def take(server: Server, opened: OpenStep, found: Opened, kept: bool = False) ->
         member.refusals += 1
         server.status.steps[0].refusals += 1
         reason = fields.text(message.content, "reason")
+        if message.content.get("spent") is True:
+            member.spent.add(step.what)
         server.events.tell("offer refused", "warning", node=member.name, round=step.round, reason=reason)
 
 

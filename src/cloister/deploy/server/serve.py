@@ -97,6 +97,9 @@ def _steps(server: Server, wait: float | None) -> str:
     if server.half.next_step() is not None:
         server.gather(wait)
     while (step := server.half.next_step()) is not None:
+        if too_few := server.too_few(step):
+            server.events.tell("nodes have spent their budgets", "warning", round=step.round, reason=too_few)
+            return too_few
         try:
             server.run_step(step)
         except BudgetExceededError as error:

@@ -12,7 +12,7 @@ from cloister.deploy.certificates.node_certificate import spent_in
 from cloister.deploy.certificates.words import delta_of, finite
 from cloister.deploy.events import Events
 from cloister.deploy.halves.server_half import ServerHalf
-from cloister.deploy.halves.steps import Step
+from cloister.deploy.halves.steps import UPDATE, Step
 from cloister.deploy.server.folder import ServerFolder
 from cloister.deploy.server.masked_step import clear_masked, run_masked
 from cloister.deploy.server.members import Member, Members
@@ -141,7 +141,9 @@ class Server:
             "nonce": self.folder.nonce,
             "length": len(self.folder.history.chain),
             "head": self.folder.history.chain.head,
+            "answer": self.folder.read_answer(member.name).hex(),
         }
+        member.spent.clear()  # another process, perhaps with another limit
         self.post.send(member.name, self.post.sealed(member.name, Kind.TERMS, 0, content, answers=opened.digest))
         if member.state == "not heard of":
             member.state = "asked"
@@ -219,6 +221,18 @@ class Server:
         finally:
             self.on_masked = None
         self._close(opened, released)
+
+    def too_few(self, step: Step) -> str:
+        """Why this training step and all after it can have no more replies than too few, if that is so: nodes that
+        have spent their budgets refuse for good, unless their operators start them again with another limit."""
+        fewest, members = self.half.fewest(step), self.members.all
+        left = sum(member.state != "refused" and step.what not in member.spent for member in members)
+        if step.what != UPDATE or left >= fewest:
+            return ""
+        return (
+            f"Expected at least {fewest} of {len(members)} nodes with something left to spend, found {left}: the run "
+            f"ends before round {step.round} of {self.terms.rounds}"
+        )
 
     def send_offers(self, opened: OpenStep) -> None:
         """To everybody who is asked; where clients are protected, the others are told that a round passes."""

@@ -111,21 +111,39 @@ def open_message(data: bytes, register: Register, most_bytes: int | None = None)
     """The message in the bytes; raises `Refused` unless everything about it is as its sender signed it."""
     if most_bytes is not None:
         accept_if(len(data) <= most_bytes, f"a message of at most {most_bytes} bytes", len(data), "send less")
-    sender, signature, header, at = _split(data)
-    signed = register.key_of(sender).verify(FORMAT + header, signature)
-    accept_if(signed, f"the signature of {sender}", "another", "sign with the key that the register has")
-    values = parse_canonical(header)
-    accept_if(isinstance(values, dict) and set(values) == _FIELDS, "a header with its fields", values, "send them all")
-    message, body = _message(values), data[at:]
-    accept_if(message.sender == sender, f"a header from {sender}", message.sender, "name one sender")
-    known = message.recipient == SERVER or message.recipient in register.nodes
-    accept_if(known, "a recipient in the register of keys", message.recipient, "send it to a member")
-    stated = fields.mapping(values, "body")
+    message, stated, header, at = _signed(data, register)
+    body = data[at:]
     length = fields.integer(stated, "bytes")
     accept_if(length == len(body), f"a body of {length} bytes", len(body), "send the whole message again")
     accept_if(fields.text(stated, "sha256") == digest_of(body), "the body that was signed", "another", "send it again")
     tensors = unpack(body)
     return Opened(_with_tensors(message, tensors), digest_of(header), data)
+
+
+def header_of(data: bytes) -> bytes:
+    """A sealed message without its tensors: its sender's signature still proves that it was sent."""
+    return data[: _split(data)[3]]
+
+
+def open_header(data: bytes, register: Register) -> Message:
+    """The message of which `header_of` is left, without its tensors; refused unless its sender signed it."""
+    message, _, _, at = _signed(data, register)
+    accept_if(at == len(data), "a message without its body", f"{len(data) - at} bytes more", "send its header")
+    return message
+
+
+def _signed(data: bytes, register: Register) -> tuple[Message, Mapping[str, JSON], bytes, int]:
+    """The message without its tensors, what it states of its body, its header, and where the body begins."""
+    sender, signature, header, at = _split(data)
+    signed = register.key_of(sender).verify(FORMAT + header, signature)
+    accept_if(signed, f"the signature of {sender}", "another", "sign with the key that the register has")
+    values = parse_canonical(header)
+    accept_if(isinstance(values, dict) and set(values) == _FIELDS, "a header with its fields", values, "send them all")
+    message = _message(values)
+    accept_if(message.sender == sender, f"a header from {sender}", message.sender, "name one sender")
+    known = message.recipient == SERVER or message.recipient in register.nodes
+    accept_if(known, "a recipient in the register of keys", message.recipient, "send it to a member")
+    return message, fields.mapping(values, "body"), header, at
 
 
 def digest_of_sealed(data: bytes) -> str:
