@@ -7,6 +7,7 @@ from typing import Any
 
 from cloister.deploy.certificates.chain import Chain, offer_digest, signed_head
 from cloister.deploy.halves import OfferBody, ServerHalf, Step
+from cloister.deploy.wire.bodies import Body
 from cloister.deploy.wire.identity import SERVER
 from cloister.deploy.wire.messages import Kind, Message, Opened, digest_of_sealed, open_message, seal
 from deploy.loops import SECRETS, WITHIN, Threads
@@ -52,7 +53,7 @@ class HandServer:
         return self.half.offer(step, tuple(range(self.terms.clients)))
 
     def open(self, body: OfferBody) -> None:
-        shown = offer_digest(body.content, body.tensors)
+        shown = offer_digest(body.content, Body.borrowed(body.tensors).sha256)
         step = body.step
         self.chain.add({"link": "opened", "round": step.round, "what": step.what, "charged": [], "offer": shown})
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cloister.deploy.wire.bodies import pack, unpack
+from cloister.deploy.wire.bodies import Body, unpack
 from cloister.deploy.wire.canonical import digest_of
 from cloister.deploy.wire.refused import Refused
 from cloister.errors import Corrupted
@@ -21,9 +21,9 @@ _FORMAT = b"cloister stored 1\n"
 
 def write_stored(path: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor], durable: bool = True) -> None:
     """Replace the file; `durable`: it is on the disk when this returns, and does not only survive this process."""
-    header, body = json.dumps(content, sort_keys=True).encode(), pack(tensors)
-    digest = bytes.fromhex(digest_of(header + digest_of(body).encode()))
-    write_bytes(path, [_FORMAT, len(header).to_bytes(8, "big"), header, body, digest], durable)
+    header, body = json.dumps(content, sort_keys=True).encode(), Body.borrowed(tensors)
+    digest = bytes.fromhex(digest_of(header + body.sha256.encode()))
+    write_bytes(path, [_FORMAT, len(header).to_bytes(8, "big"), header, *body.pieces, digest], durable)
 
 
 def read_stored(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -54,7 +54,7 @@ def read_about(path: Path) -> dict[str, Any]:
     return found
 
 
-def write_bytes(path: Path, data: bytes | Sequence[bytes], durable: bool = True) -> None:
+def write_bytes(path: Path, data: bytes | Sequence[bytes | memoryview], durable: bool = True) -> None:
     """Replace a file by bytes, or by several one after the other; as `write_stored`."""
     draft = path.with_name(f".{path.name}.new")  # hidden: whoever lists the folder passes over it
     draft.unlink(missing_ok=True)

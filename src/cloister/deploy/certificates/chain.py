@@ -20,9 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from torch import Tensor
-
-from cloister.deploy.wire.bodies import pack
 from cloister.deploy.wire.canonical import canonical, digest_of
 from cloister.deploy.wire.identity import PrivateKey, PublicKey
 from cloister.errors import CloisterError, Corrupted
@@ -114,9 +111,10 @@ def _statement(run: str, length: int, head: str) -> bytes:
     return f"cloister head 1\n{run}\n{length}\n{head}".encode()
 
 
-def offer_digest(content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """Of what every member is told: the link `opened` has it, so that all of them are told the same."""
-    return digest_of(canonical(dict(content)) + digest_of(pack(tensors)).encode())
+def offer_digest(content: Mapping[str, Any], body_sha256: str) -> str:
+    """Of what every member is told, the tensors by the hash of their body: the link `opened` has it, so that all of
+    them are told the same."""
+    return digest_of(canonical(dict(content)) + body_sha256.encode())
 
 
 class ChainFile:

@@ -163,7 +163,7 @@ class Node:
             if self._newest is not None and self._newest.offer == opened.digest:
                 self._again(self._newest, told, body)
                 return
-            self._expect_newest(told, step, body)
+            self._expect_newest(told, step, body, opened.body_sha256)
             self._masked.forget()
             self.payments.pay_elapsed(self._since_agreed(), step)
             if self.half.client in body.asked:
@@ -184,14 +184,14 @@ class Node:
         content: dict[str, JSON] = {"reason": told, "spent": isinstance(reason, BudgetExceededError)}
         self.mail.send(self.mail.sealed(Kind.REFUSE, self.run, message.round, opened.digest, content))
 
-    def _expect_newest(self, told: Chain, step: Step, body: OfferBody) -> None:
+    def _expect_newest(self, told: Chain, step: Step, body: OfferBody, sha256: str) -> None:
         """The offer is the newest link of the history, and what everybody else is told as well."""
         known, newest = self.files.history.chain, told.links[-1]
         if len(told) < len(known):
             raise Refused(f"Expected an offer of a step that is open, found {step}, which is over: it is refused.")
         if (newest["link"], newest.get("round"), newest.get("what")) != ("opened", step.round, step.what):
             raise Refused(f"Expected the history to open {step} last, found another link: the offer is refused.")
-        if body.asked and newest.get("offer") != offer_digest(body.content, body.tensors):
+        if body.asked and newest.get("offer") != offer_digest(body.content, sha256):
             raise Refused(
                 f"Expected in {step} what the server's history says that everybody is told, found something else: the "
                 "offer is refused."

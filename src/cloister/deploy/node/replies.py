@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,7 +44,7 @@ class ReplyStore:
         """Keep a reply, on the disk when this returns; the one before is dropped."""
         number = 1 + max(self._numbers(), default=0)
         about = {"offer": reply.offer, "round": reply.round, "what": reply.what, "state": dict(reply.content)}
-        raw = torch.from_numpy(np.frombuffer(reply.data, dtype=np.uint8).copy())
+        raw = torch.frombuffer(bytearray(reply.data), dtype=torch.uint8)
         tensors = {_REPLY: raw, **{_STATE + name: tensor for name, tensor in reply.tensors.items()}}
         write_stored(self._path(number), about, tensors)
         for old in self._numbers():

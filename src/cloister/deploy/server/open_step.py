@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from torch import Tensor
-
 from cloister.deploy.certificates.chain import Chain, offer_digest, signed_head
 from cloister.deploy.halves.server_half import ServerHalf
 from cloister.deploy.halves.steps import OfferBody, ReplyBody, Step
 from cloister.deploy.server.folder import ServerFolder
 from cloister.deploy.server.members import Members
 from cloister.deploy.server.post import Post
+from cloister.deploy.wire.bodies import Body
 from cloister.deploy.wire.canonical import JSON
 from cloister.deploy.wire.messages import Kind, digest_of_sealed
 from cloister.errors import BudgetExceededError
@@ -37,6 +36,8 @@ class OpenStep:
     first: Mapping[str, int]
     told: Chain
     """The history up to the link that opened the step."""
+    packed: Body
+    """The tensors of the body, as all offers carry them."""
     names_roster: bool
     """Whether members are told of each other; otherwise an offer names its node alone."""
     restarted: bool
@@ -73,8 +74,8 @@ class OpenStep:
             "signature": signed_head(post.run, self.told, post.key),
             "deadline": deadline,
         }
-        tensors: Mapping[str, Tensor] = self.body.tensors if asked else {}
-        data = post.sealed(member.name, Kind.OFFER, self.step.round, content, tensors)
+        body = self.packed if asked else None
+        data = post.sealed(member.name, Kind.OFFER, self.step.round, content, body=body)
         self.digests[member.name] = digest_of_sealed(data)
         return data
 
@@ -94,10 +95,10 @@ def open_step(half: ServerHalf, step: Step, folder: ServerFolder, ledger: Ledger
         folder.write_offer(drawn, body, first, half.progress.w)
     else:
         drawn, body, first = kept
-    history = folder.history
+    history, packed = folder.history, Body.borrowed(body.tensors)
     if history.chain.step(step.round, step.what) is None:
         cost = [{"event": pricing_of(charge.event).json, "count": charge.count} for charge in charges.values()]
-        shown = offer_digest(body.content, body.tensors)
+        shown = offer_digest(body.content, packed.sha256)
         history.add({"link": "opened", "round": step.round, "what": step.what, "charged": cost, "offer": shown})
     told = Chain(list(history.chain.links), list(history.chain.hashes))
-    return OpenStep(step, drawn, body, first, told, half.masked(step) is not None, restarted=kept is not None)
+    return OpenStep(step, drawn, body, first, told, packed, half.masked(step) is not None, restarted=kept is not None)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch import Tensor
-
 from cloister.deploy.events import Events
 from cloister.deploy.transport.base import ServerTransport
+from cloister.deploy.wire.bodies import Body
 from cloister.deploy.wire.canonical import JSON
 from cloister.deploy.wire.identity import SERVER, PrivateKey, Register
 from cloister.deploy.wire.messages import Kind, Message, Opened, open_message, seal
@@ -27,12 +26,12 @@ class Post:
         kind: Kind,
         round: int = 0,
         content: Mapping[str, JSON] | None = None,
-        tensors: Mapping[str, Tensor] | None = None,
+        body: Body | None = None,
         answers: str = "",
     ) -> bytes:
-        """A message to a node, as bytes."""
-        message = Message(kind, self.run, round, SERVER, node, answers, content or {}, tensors or {})
-        return seal(message, self.key)
+        """A message to a node, as bytes; `body` are its tensors, if it has some."""
+        message = Message(kind, self.run, round, SERVER, node, answers, content or {})
+        return seal(message, self.key, body)
 
     def send(self, node: str, data: bytes) -> None:
         """On its way."""

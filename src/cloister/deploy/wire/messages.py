@@ -79,6 +79,7 @@ class Opened:
     message: Message
     digest: str
     data: bytes
+    body_sha256: str
 
 
 def seal(message: Message, key: PrivateKey, body: Body | None = None) -> bytes:
@@ -115,9 +116,10 @@ def open_message(data: bytes, register: Register, most_bytes: int | None = None)
     body = data[at:]
     length = fields.integer(stated, "bytes")
     accept_if(length == len(body), f"a body of {length} bytes", len(body), "send the whole message again")
-    accept_if(fields.text(stated, "sha256") == digest_of(body), "the body that was signed", "another", "send it again")
+    sha256 = digest_of(body)
+    accept_if(fields.text(stated, "sha256") == sha256, "the body that was signed", "another", "send it again")
     tensors = unpack(body)
-    return Opened(_with_tensors(message, tensors), digest_of(header), data)
+    return Opened(_with_tensors(message, tensors), digest_of(header), data, sha256)
 
 
 def header_of(data: bytes) -> bytes:

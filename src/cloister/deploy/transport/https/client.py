@@ -163,22 +163,22 @@ class Incoming:
     """A body of known, or of greatest, length; it knows how far it came when its connection broke."""
 
     def __init__(self, length: int) -> None:
-        self._data, self.at = bytearray(length), 0
+        self._chunks: list[bytes] = []
+        self._length, self.at = length, 0
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing is missing."""
-        return self.at == len(self._data)
+        return self.at == self._length
 
     def read(self, response: httpx.Response) -> bytes:
         """Add the bytes of a response; all that there are now."""
-        view, most = memoryview(self._data), len(self._data)
         for chunk in response.iter_raw():
-            end = self.at + len(chunk)
+            end, most = self.at + len(chunk), self._length
             accept_if(end <= most, f"at most {most} bytes", "more", "check the address of the server")
-            view[self.at : end] = chunk
+            self._chunks.append(chunk)
             self.at = end
-        return bytes(view[: self.at])
+        return b"".join(self._chunks)
 
 
 def small_json(response: httpx.Response) -> dict[str, Any]:

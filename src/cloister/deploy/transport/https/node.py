@@ -7,12 +7,10 @@ import random
 import secrets
 import threading
 import time
-from functools import cached_property
 from pathlib import Path
 
 from cloister.deploy.transport.base import Unreachable
 from cloister.deploy.transport.https.client import Client, Incoming, TryAgain, small_json
-from cloister.deploy.wire.canonical import digest_of
 from cloister.deploy.wire.fields import integer
 from cloister.deploy.wire.identity import PrivateKey
 from cloister.deploy.wire.refused import accept_if
@@ -48,13 +46,13 @@ class HttpsNode:
     def send(self, data: bytes) -> None:
         """Give a message to the server."""
         retry = _Retry(self._closed, self._patience, self._stop)
-        upload = _Outgoing(data)
+        name = secrets.token_hex(16)  # under which the server knows this sending of it
         with self._sending:  # the server takes one message of a node at a time
             while True:
                 try:
                     part = self._client.session().part_bytes
                     if len(data) > part:
-                        return self._upload(upload, part, retry)
+                        return self._upload(name, data, part, retry)
                     with self._client.request("POST", "/v1/messages", content=data):
                         return None
                 except TryAgain as error:
@@ -88,10 +86,10 @@ class HttpsNode:
             self._client.close()
             self._receiving.release()
 
-    def _upload(self, upload: _Outgoing, part: int, retry: _Retry) -> None:
+    def _upload(self, name: str, data: bytes, part: int, retry: _Retry) -> None:
         """A message in parts, from where the server has it."""
-        path, data = f"/v1/uploads/{upload.name}", upload.data
-        with self._client.request("POST", path, bytes=len(data), sha256=upload.digest) as response:
+        path = f"/v1/uploads/{name}"
+        with self._client.request("POST", path, bytes=len(data)) as response:
             offset = integer(small_json(response), "offset")
         while offset < len(data):
             retry.progress(offset)
@@ -131,18 +129,6 @@ class HttpsNode:
                     raise
                 retry.progress(incoming.at)
                 retry.pause(error)
-
-
-class _Outgoing:
-    """A message in parts: the name under which the server knows this sending of it, and its hash."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data, self.name = data, secrets.token_hex(16)
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256, computed when it is needed."""
-        return digest_of(self.data)
 
 
 class _Retry:

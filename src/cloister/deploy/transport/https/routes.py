@@ -23,7 +23,6 @@ from cloister.errors import CloisterError
 
 _CHUNK = 2**18
 _SMALL = 4096
-_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _RANGE = re.compile(r"bytes=(\d{1,18})-", re.ASCII)
 
 
@@ -98,10 +97,9 @@ class Routes:
     async def begin_upload(self, name: str, request: Request) -> Response:
         """Begin a message in parts, or ask where to go on."""
         node = self._node(request)
-        length, sha256 = _number(request, "bytes"), request.query_params.get("sha256", "")
-        if not _SHA256.fullmatch(sha256) or len(name) > 64:
-            raise Refusal(400, "Expected the SHA-256 of the message, found another text: send 64 digits.")
-        return JSONResponse({"offset": self._arrivals.begin(node, name, length, sha256)})
+        if len(name) > 64:
+            raise Refusal(400, f"Expected a name of at most 64 letters, found {len(name)}: choose another.")
+        return JSONResponse({"offset": self._arrivals.begin(node, name, _number(request, "bytes"))})
 
     async def take_part(self, name: str, request: Request) -> Response:
         """A part of a message; what came of it before a break counts."""
