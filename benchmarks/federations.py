@@ -16,6 +16,7 @@ import numpy as np
 from cloister.deploy.halves import NodeHalf, Rows, ServerHalf
 from cloister.deploy.node import NodeLedger, NodeResult, join
 from cloister.deploy.node.ledger import Paid
+from cloister.deploy.operation.large_blocks import keep_large_blocks
 from cloister.deploy.operation.tls_certificates import write_tls
 from cloister.deploy.server import ServerResult, serve
 from cloister.deploy.terms import Terms
@@ -145,8 +146,9 @@ def free_port() -> int:
 
 
 def one_thread() -> None:
-    """Several processes share the cores: each of them computes with one thread."""
+    """Several processes share the cores: each of them computes with one thread. Memory is kept as commands keep it."""
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
     torch.set_num_threads(1)
+    keep_large_blocks()

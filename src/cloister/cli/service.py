@@ -42,7 +42,9 @@ class Service:
 
     def __init__(self, part: str, folder: Path, log: str | None, level: str, attached: bool) -> None:
         from cloister.deploy.operation import logs
+        from cloister.deploy.operation.large_blocks import keep_large_blocks
 
+        keep_large_blocks()
         self.stop = threading.Event()
         self.signal = signal.SIGINT
         self._part, self._shows, self._away = part, log != "-", _Away(logging.WARNING)
