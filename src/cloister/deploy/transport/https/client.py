@@ -93,6 +93,8 @@ class Client:
             response = self._http.send(request, stream=True)
             try:
                 self._expect_success(response, session)
+                if response.status_code == 204:
+                    response.read()  # nothing, but a connection whose response was not read to its end is not kept
                 yield response
             finally:
                 response.close()
