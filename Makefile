@@ -1,9 +1,11 @@
 # Two commands do everything, installation included:
 #   make demo    train on real digits: no privacy, epsilon 8, epsilon 2
 #   make test    lint, types, doctests, tests
-# and three more take longer:
+# and others take longer:
 #   make test-all  the same, and tests that take minutes or need real data (CLOISTER_DATA)
 #   make test-flower  the tests over Flower, in an environment of their own (Flower pins what it needs); part of test-all
+#   make mutants  plant privacy bugs in a copy of the source, and show which test notices (an hour on two cores)
+#   make torture  crash and fuzz campaigns: disks, processes, files, configs, messages (an hour; SCALE=0.01 for a minute)
 #   make test-gpu  the tests that need a GPU, side by side on one (8 minutes on an H200); without one they are skipped
 PYTHON ?= python3
 VENV ?= .venv
@@ -15,9 +17,11 @@ TESTS = not slow and not cuda
 # beyond a dozen nothing is gained.
 CORES = $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 GPU_PROCESSES ?= $(shell test $(CORES) -lt 12 && echo $(CORES) || echo 12)
+JOBS ?= $(CORES)
+SCALE ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-all test-flower test-gpu install benchmark figures clean
+.PHONY: demo test test-all test-flower test-gpu mutants torture install benchmark figures clean
 
 install: $(VENV)/.installed
 
@@ -55,6 +59,14 @@ test-flower: $(FLOWER)/.installed
 #   PYTHONPATH=src python -m pytest -m cuda -n 12 --dist worksteal -rs tests/gpu
 test-gpu: install
 	$(BIN)/pytest --numprocesses $(GPU_PROCESSES) --dist worksteal -m cuda -rs tests/gpu
+
+# make mutants ONLY="noise clip-ignored" plants those of a subject, or single ones, and merges what is found.
+mutants: install
+	PYTHONPATH=src:tests $(BIN)/python -m mutants --jobs $(JOBS) $(ONLY)
+
+# make torture ONLY="kills folders"; what was interrupted goes on.
+torture: install
+	PYTHONPATH=src:tests OMP_NUM_THREADS=1 $(BIN)/python -m torture --scale $(SCALE) $(ONLY)
 
 benchmark: install
 	$(BIN)/python benchmarks/cpu.py --json docs/speed-cpu.json

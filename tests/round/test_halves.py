@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import cloister as cl
 from cloister.client.objective import objective_of
 from cloister.client.population import Population
 from cloister.core import MethodState
@@ -216,6 +217,19 @@ def test_an_offer_leaves_when_the_ledger_is_on_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(CloisterError, match="reach the disk"):
         open_round(fed, ledger, 1, w, fed.method.init(w))
+
+
+def test_a_reply_leaves_when_the_ledger_is_on_the_disk(tmp_path, monkeypatch):
+    fed, w = fed_of(METHODS["pfl"](), cl.full(), task=toy_task(sizes=(4, 5, 6)))
+    offer = open_round(fed, Ledger.create(None, "server", {}), 1, w, fed.method.init(w))
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", "test", {})
+
+    def full(descriptor: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(CloisterError, match="reach the disk"):
+        answer(fed, ledger, offer, Loop(), {})
 
 
 @pytest.mark.parametrize("unit", ["client", "sample"])

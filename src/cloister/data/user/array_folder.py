@@ -30,6 +30,7 @@ from cloister.data.labels import declared_classes, expect_labels_of
 from cloister.data.mapped import Mapped
 from cloister.data.raw import Array
 from cloister.data.task import Task, expect_types, pair_of, usual_preprocessing
+from cloister.data.user.tables import load_array
 from cloister.errors import CloisterError, expect, expect_type
 from cloister.models import logistic
 
@@ -185,10 +186,7 @@ class _Growing:
 
 def _sizes(path: Path) -> Tensor:
     """How many samples each client has."""
-    try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise CloisterError(f"Expected whole numbers in {path}, found none: write it with numpy.save.") from error
+    found = load_array(path)
     fine = found.ndim == 1 and found.dtype.kind in "iu" and len(found) > 0 and int(found.min()) >= 0
     kind = f"{found.dtype} of shape {found.shape}" if found.dtype.kind not in "iu" or found.ndim != 1 else "others"
     expect(fine, f"{path} to be whole numbers that are not negative, one for every client", kind, "write these")
@@ -213,5 +211,5 @@ def _test(folder: Path, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     expect(there[0] == there[1], f"both {TEST[0]} and {TEST[1]}, or neither", "one", "write the other")
     if not there[0]:
         return x[:0].clone(), y[:0].clone()
-    test_x, test_y = pair_of("test", [np.load(folder / file, allow_pickle=False) for file in TEST], x, "leave them out")
+    test_x, test_y = pair_of("test", [load_array(folder / file) for file in TEST], x, "leave them out")
     return test_x, test_y.to(y.dtype)

@@ -103,6 +103,15 @@ def readable(path: Path) -> Iterator[None]:
         ) from error
 
 
+def load_array(path: Path) -> Array:
+    """The one array of a .npy file; nothing in it is unpickled."""
+    with readable(path):
+        found = np.load(path, allow_pickle=False)
+    expect(isinstance(found, np.ndarray), f"one array in {path}", "several", "write it with numpy.save")
+    array: Array = found
+    return array
+
+
 def _read_parquet(path: Path, layout: Layout) -> Table:
     expect_package("pyarrow", f"to read {path}", "parquet")
     from pyarrow import parquet

@@ -19,7 +19,7 @@ from cloister.data.arrays import tensor_of
 from cloister.data.labels import expect_classes
 from cloister.data.paths import TABLES
 from cloister.data.user.plain_tables import as_classes, plain_schema, read_arrays
-from cloister.data.user.tables import read_files
+from cloister.data.user.tables import load_array, read_files
 from cloister.deploy.terms.sample_terms import DTYPES, SampleTerms
 from cloister.deploy.terms.terms import Terms
 from cloister.errors import CloisterError, expect, shown
@@ -68,7 +68,7 @@ class Rows:
         if samples.schema is not None:
             return _of_schema(where, samples)
         if where.is_dir() and (where / "inputs.npy").is_file():
-            inputs, labels = (np.load(where / f"{name}.npy", allow_pickle=False) for name in ("inputs", "labels"))
+            inputs, labels = (load_array(where / f"{name}.npy") for name in ("inputs", "labels"))
             return cls.of(inputs, labels, samples)
         if where.is_dir() and samples.encoder is not None:
             classes = samples.encoder.labels(where)

@@ -1,0 +1,96 @@
+"""`python -m mutants`: plant every bug, and show which test notices. Exit status 1 where one passes unnoticed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from mutants.planted import ROOT, Mutant, Stale, mutants
+from mutants.report import commit, merged, row_of, write
+from mutants.trials import Copy, Killed, trial
+
+
+def main() -> int:
+    """Plant all bugs, or those that are named."""
+    parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", help="mutants, or subjects (all without any); results are merged")
+    parser.add_argument("--jobs", type=int, default=2, help="copies of the source that are tested side by side")
+    parser.add_argument("--list", action="store_true", help="name the mutants, and stop")
+    parser.add_argument("--named", action="store_true", help="run the tests that are named, and no others")
+    parser.add_argument("--dry", action="store_true", help="write no documents")
+    given, console = parser.parse_args(), Console()
+    chosen = [one for one in mutants() if not given.names or {one.name, one.subject} & set(given.names)]
+    if given.list or not chosen:
+        console.print("\n".join(f"{one.subject}: {one.name}: {one.breaks}" for one in chosen or mutants()))
+        return 0 if chosen else 2
+    try:
+        for one in chosen:
+            one.applied((ROOT / one.path).read_text())
+    except (Stale, OSError) as stale:
+        console.print(str(stale), style="red")
+        return 2
+    with tempfile.TemporaryDirectory(prefix="cloister-mutants-") as folder:
+        found = _tried(chosen, given.jobs, not given.named, Path(folder), console)
+    if found is None:
+        return 2
+    console.print(_table(found))
+    rows = [row_of(one, commit()) for one in found]
+    if not given.dry:
+        write(merged(rows))
+    alive = [one for one in found if one.by is None]
+    for one in alive:
+        console.print(f"{one.mutant.name}: {one.trouble or 'no test fails'}", style="red", markup=False)
+    console.print(f"{len(found) - len(alive)} of {len(found)} planted bugs are caught.")
+    return 1 if alive else 0
+
+
+def _tried(chosen: list[Mutant], jobs: int, wide: bool, folder: Path, console: Console) -> list[Killed] | None:
+    """What became of each; None where tests fail without any bug, so that nothing would be said by a failure."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar, ThreadPoolExecutor(jobs) as pool:
+        task = bar.add_task("the tests without a bug", total=len(chosen))
+        copies: SimpleQueue[Copy] = SimpleQueue()
+        first = Copy(folder / "0")
+        named = sorted({test for one in chosen for test in one.tests})
+        sound = first.test([*named, "-n", str(jobs)], first=False, timeout=7200)
+        if sound.failed or sound.trouble:
+            console.print(f"Without any bug, {sound.failed or sound.trouble}: make the tests pass first.", style="red")
+            return None
+        copies.put(first)
+        for number in range(1, jobs):
+            copies.put(Copy(folder / str(number)))
+
+        def attempt(mutant: Mutant) -> Killed:
+            copy = copies.get()
+            try:
+                done = trial(copy, mutant, wide)
+            finally:
+                copies.put(copy)
+            mark = "caught" if done.by else "NOT CAUGHT"
+            told = f"{mark} {mutant.name} ({done.seconds:.0f} s) {done.by or done.trouble or ''}"
+            bar.console.print(told, markup=False, highlight=False, soft_wrap=True, style="" if done.by else "red")
+            bar.advance(task)
+            return done
+
+        bar.update(task, description="planted bugs")
+        return list(pool.map(attempt, chosen))
+
+
+def _table(found: list[Killed]) -> Table:
+    table = Table("mutant", "killed by", "s")
+    for one in found:
+        table.add_row(one.mutant.name, escape(one.by) if one.by else "[red]nothing[/red]", f"{one.seconds:.0f}")
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())
