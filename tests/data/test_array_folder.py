@@ -214,7 +214,7 @@ def with_value(row, value):
         (lambda folder: (folder / "labels.npy").unlink(), "labels.npy in .*, found 'no such file'"),
         (lambda folder: (folder / "test-labels.npy").unlink(), "or neither, found 'one'"),
         (lambda folder: (folder / "sizes.npy").write_bytes(b"no"), "readable .npy file, found .*sizes.npy damaged"),
-        (lambda folder: np.savez((folder / "sizes.npy").open("wb"), a=1), "one array in .*sizes.npy, found several"),
+        (lambda folder: np.savez((folder / "sizes.npy").open("wb"), a=1), "one array in .*sizes.npy, found 'several'"),
         (lambda folder: np.save(folder / "test-labels.npy", np.array([{}]), allow_pickle=True), "test-labels.*damaged"),
         (lambda folder: (folder / "labels.npy").write_bytes(b"not an array"), "Expected a .npy file"),
         (lambda folder: os.truncate(folder / "inputs.npy", 900), "bytes of numbers in"),

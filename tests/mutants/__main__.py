@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from queue import SimpleQueue
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,7 +16,7 @@ from rich.table import Table
 
 from mutants.planted import ROOT, Mutant, Stale, mutants
 from mutants.report import commit, merged, row_of, write
-from mutants.trials import Copy, Killed, trial
+from mutants.trials import Copy, Killed, Outcome, import_once, trial
 
 
 def main() -> int:
@@ -55,34 +55,44 @@ def main() -> int:
 
 def _tried(chosen: list[Mutant], jobs: int, wide: bool, folder: Path, console: Console) -> list[Killed] | None:
     """What became of each; None where tests fail without any bug, so that nothing would be said by a failure."""
+    import_once()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bar, ThreadPoolExecutor(jobs) as pool:
-        task = bar.add_task("the tests without a bug", total=len(chosen))
-        copies: SimpleQueue[Copy] = SimpleQueue()
-        first = Copy(folder / "0")
-        named = sorted({test for one in chosen for test in one.tests})
-        sound = first.test([*named, "-n", str(jobs)], first=False, timeout=7200)
-        if sound.failed or sound.trouble:
-            console.print(f"Without any bug, {sound.failed or sound.trouble}: make the tests pass first.", style="red")
-            return None
-        copies.put(first)
-        for number in range(1, jobs):
-            copies.put(Copy(folder / str(number)))
-
-        def attempt(mutant: Mutant) -> Killed:
-            copy = copies.get()
-            try:
-                done = trial(copy, mutant, wide)
-            finally:
-                copies.put(copy)
+    workers = get_context("fork").Pool(jobs, _begin, (folder,))
+    with workers, Progress(*columns, console=console, auto_refresh=False) as bar:  # no thread beside forks
+        named: dict[str, set[str]] = {}
+        for test in (test for one in chosen for test in one.tests):
+            named.setdefault(test.partition("::")[0], set()).add(test)
+        sound = bar.add_task("the tests without a bug", total=len(named))
+        for outcome in workers.imap_unordered(_without_a_bug, map(sorted, named.values())):
+            bar.update(sound, advance=1, refresh=True)
+            if outcome.failed or outcome.trouble:
+                told = f"Without any bug, {outcome.failed or outcome.trouble} fails: make the tests pass first."
+                console.print(told, style="red", markup=False)
+                return None
+        task, found = bar.add_task("planted bugs", total=len(chosen)), {}
+        for done in workers.imap_unordered(_attempt, [(one, wide) for one in chosen]):
+            found[done.mutant.name] = done
             mark = "caught" if done.by else "NOT CAUGHT"
-            told = f"{mark} {mutant.name} ({done.seconds:.0f} s) {done.by or done.trouble or ''}"
+            told = f"{mark} {done.mutant.name} ({done.seconds:.0f} s) {done.by or done.trouble or ''}"
             bar.console.print(told, markup=False, highlight=False, soft_wrap=True, style="" if done.by else "red")
-            bar.advance(task)
-            return done
+            bar.update(task, advance=1, refresh=True)
+        return [found[one.name] for one in chosen]
 
-        bar.update(task, description="planted bugs")
-        return list(pool.map(attempt, chosen))
+
+_COPY: list[Copy] = []
+"""A worker's own."""
+
+
+def _begin(folder: Path) -> None:
+    _COPY.append(Copy(folder / str(os.getpid())))
+
+
+def _without_a_bug(tests: list[str]) -> Outcome:
+    return _COPY[0].test(tests, first=False, timeout=3600)
+
+
+def _attempt(what: tuple[Mutant, bool]) -> Killed:
+    return trial(_COPY[0], *what)
 
 
 def _table(found: list[Killed]) -> Table:

@@ -1,16 +1,18 @@
 """Tests on copies of the source: never on the working tree.
 
-Every slot has a copy of its own, in which one bug at a time is planted and taken out again. Files that Python compiled
-are kept between trials, and a planted file has a time of its own, so that nothing stale is run.
+Every worker has a copy of its own, in which one bug at a time is planted and taken out again. What takes longest to
+import (torch, the accountant, pytest) is imported once, here, and tests are run in forks of this process, which has
+imported nothing of the library itself. Files that Python compiled are kept between trials, and a planted file has a
+time of its own, so that nothing stale is run.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -20,12 +22,25 @@ from pathlib import Path
 from mutants.planted import ROOT, Mutant
 
 COPIED = ("src", "tests", "docs", "benchmarks", "examples", "experiments", "results", "pyproject.toml", "conftest.py")
+COPIED += ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile")
 WIDER = (
     *("tests/contract", "tests/privacy", "tests/round", "tests/random", "tests/mechanisms", "tests/transforms"),
     *("tests/server", "tests/client", "tests/per_sample", "tests/methods", "tests/runs", "tests/deploy"),
     *("tests/studies/test_private_tuning.py", "tests/engine/test_workers.py"),
 )
 """Where a bug that the named tests let pass is looked for."""
+_IMPORTED = (
+    "pytest",
+    "hypothesis",
+    "numpy",
+    "scipy.stats",
+    "scipy.optimize",
+    "torch",
+    "torch.func",
+    "safetensors.torch",
+)
+_IMPORTED += ("sklearn.datasets", "typer", "rich.console", "cryptography.fernet", "matplotlib.figure", "pandas", "h11")
+_IMPORTED += ("dp_accounting", "dp_accounting.pld.privacy_loss_distribution", "dp_accounting.rdp")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$", re.MULTILINE)
 _BEGINNING = 1_500_000_000
 
@@ -50,6 +65,12 @@ class Killed:
     trouble: str | None = None
 
 
+def import_once() -> None:
+    """What tests import, but for the library."""
+    for name in _IMPORTED:
+        importlib.import_module(name)
+
+
 class Copy:
     """A copy of the source with at most one bug in it."""
 
@@ -64,38 +85,40 @@ class Copy:
                 shutil.copy2(source, place / name)
 
     def test(self, tests: Sequence[str], marks: str = "not cuda", first: bool = True, timeout: float = 900) -> Outcome:
-        """Run tests in the copy; with `first`, up to the first failure."""
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(self.place / "src"),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONDONTWRITEBYTECODE": "1" if self._planted else "",
-        }
+        """Run tests in the copy, in a process of their own; with `first`, up to the first failure."""
         quiet = ["--tb=no", "-rfE", "-p", "no:cacheprovider", "--no-header", "-m", marks]
-        command = [sys.executable, "-m", "pytest", *quiet, *(["-x"] if first else []), *tests]
-        began = time.perf_counter()
-        process = subprocess.Popen(
-            command,
-            cwd=self.place,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            said, _ = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            return Outcome(None, timeout, f"no answer after {timeout:g} s")
+        began, log = time.perf_counter(), self.place / "pytest.log"
+        child = os.fork()
+        if not child:
+            self._become_pytest([*quiet, *(["-x"] if first else []), *tests], log)
+        status = _waited(child, timeout)
         seconds = time.perf_counter() - began
+        if status is None:
+            return Outcome(None, seconds, f"no answer after {timeout:g} s")
+        said = log.read_text(errors="replace")
         failed = _FAILED.search(said)
-        if process.returncode == 1 and failed:
+        if status == 1 and failed:
             return Outcome(failed[1], seconds)
-        if process.returncode == 0:
-            return Outcome(None, seconds)
-        return Outcome(None, seconds, f"pytest ended with {process.returncode}: {said[-600:].strip()}")
+        return Outcome(None, seconds, f"pytest ended with {status}: {said[-600:].strip()}" if status else None)
+
+    def _become_pytest(self, arguments: list[str], log: Path) -> None:
+        """In a fork: the copy is what is imported, here and in processes that tests start."""
+        status = 70
+        try:
+            os.setsid()
+            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+            os.dup2(1, 2)
+            os.chdir(self.place)
+            sys.path[:] = [str(self.place / "src"), *(one for one in sys.path if not Path(one).is_relative_to(ROOT))]
+            os.environ |= {"PYTHONPATH": str(self.place / "src"), "OMP_NUM_THREADS": "1"}
+            sys.dont_write_bytecode = bool(self._planted)
+            importlib.invalidate_caches()
+            import pytest
+
+            status = int(pytest.main(arguments))
+            sys.stdout.flush()
+        finally:
+            os._exit(status)
 
     def plant(self, mutant: Mutant) -> None:
         """Put a bug into the copy."""
@@ -110,6 +133,19 @@ class Copy:
         path = self.place / name
         path.write_text(text)
         os.utime(path, (_BEGINNING + self._planted,) * 2)  # a time that no compiled file was made for
+
+
+def _waited(child: int, timeout: float) -> int | None:
+    """The exit status of a fork; None where it had to be killed, with all that it had started."""
+    until = time.monotonic() + timeout
+    while time.monotonic() < until:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
 
 
 def trial(copy: Copy, mutant: Mutant, wide: bool = True) -> Killed:
