@@ -110,6 +110,7 @@ def spoiled(reply: Reply, message: torch.Tensor) -> Reply:
     [
         (lambda r: [spoiled(r[0], r[0].message * torch.nan), *r[1:]], "finite"),
         (lambda r: [r[0], spoiled(r[1], r[1].message * 1e6), r[2]], "norm at most"),
+        (lambda r: [r[0], spoiled(r[1], r[1].message * 1.001), r[2]], "norm at most"),
         (lambda r: [r[0], spoiled(r[1], r[1].message[:-1]), r[2]], "a message of"),
         (lambda r: [r[0], spoiled(r[1], r[1].message.float()), r[2]], "a message of"),
         (lambda r: [*r, r[1]], "one reply of each"),
@@ -122,8 +123,8 @@ def spoiled(reply: Reply, message: torch.Tensor) -> Reply:
         (lambda r: [*r[:2], replace(r[2], message=r[2].message.tolist())], "as tensors"),
     ],
     ids=[
-        *("NaN", "too long a vector", "too few numbers", "another type", "twice", "a stranger", "a number", "a table"),
-        *("a list", "sparse", "without numbers", "no tensor"),
+        *("NaN", "too long a vector", "a bit too long", "too few numbers", "another type", "twice", "a stranger"),
+        *("a number", "a table", "a list", "sparse", "without numbers", "no tensor"),
     ],
 )
 def test_a_reply_that_is_not_what_it_may_be_is_refused(change, says):
