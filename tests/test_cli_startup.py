@@ -23,7 +23,7 @@ PRICING = ("numpy", "scipy", "dp_accounting", "safetensors")
 
 COMMANDS = (
     *("run", "resume", "plan", "keys", "show", "report", "landscape", "theory", "methods", "compare", "tune", "demo"),
-    *("predict", "export", "keys new", "keys show", "serve", "join", "verify"),
+    *("audit", "predict", "export", "keys new", "keys show", "serve", "join", "verify"),
     *("federation", "federation init", "federation terms", "federation trial", "federation status"),
 )
 LIGHT = [
@@ -50,6 +50,7 @@ SLIPS = [
     *("plan colour=red", "plan method=nothing", "plan rounds=few", "plan sampling_rate=0.1 clients_per_round=3"),
     *("tune", "tune rounds=3", "tune epsilon=1..2", "tune lr=1..x", "tune lr=0.1..1", "tune lr=0.1..1 --on test"),
     *("plan rounds=3 sizes=[3] data=digits", "demo --seed few", "predict", "export"),
+    *("audit colour=red", "audit method=nothing", "audit rounds=few", "audit --kind none", "audit --output x"),
     *("keys new", "keys show", "keys show nothing.key", "keys new no/such/folder.key"),
     *("federation init", "federation terms", "federation trial", "federation status", "serve", "join"),
     *("join https://a", "verify", "join https://a --data a --key k", "join https://a --data a --key k --limit few"),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cloister import client, data, mechanisms, methods, models, server, theory, transforms
+    from cloister.auditing import Audit, audit
     from cloister.core import Cohort, LocalRule, Mechanism, Method, ServerOptimizer, Transform
     from cloister.errors import BudgetExceededError, CloisterError, Corrupted, UnsupportedMechanismError
     from cloister.privacy.budgets import Budget
@@ -74,10 +75,13 @@ _DEFINED_IN = {
     "tune": "studies.tuning",
     "landscape": "studies.landscape",
     "report": "studies.html.render",
+    "Audit": "auditing",
+    "audit": "auditing",
 }
 _SUBPACKAGES = ("client", "data", "mechanisms", "methods", "models", "server", "theory", "transforms")
 
 __all__ = [
+    "Audit",
     "Budget",
     "BudgetExceededError",
     "Callback",
@@ -98,6 +102,7 @@ __all__ = [
     "Transform",
     "Tuned",
     "UnsupportedMechanismError",
+    "audit",
     "calibrate",
     "client",
     "compare",

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from cloister.cli import after
+from cloister.cli.audit import audit
 from cloister.cli.commands import Command, Commands
 from cloister.cli.compare import compare
 from cloister.cli.data import data_app
@@ -108,6 +109,7 @@ def resume(
 
 
 app.command(cls=PlanCommand, options_metavar="[FILE.toml] [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(plan)
+app.command(cls=Command, options_metavar="[FILE.toml] [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(audit)
 app.command(cls=Command, options_metavar="[METHOD] [KEY=VALUE ...]", context_settings=_ANY_KEYS)(keys)
 app.command(cls=Command)(show)
 app.command(cls=Command)(landscape)

@@ -40,7 +40,7 @@ class Command(TyperCommand):
 
 
 _ORDER = (
-    *("demo", "run", "resume", "plan", "show", "report", "predict", "export"),
+    *("demo", "run", "resume", "plan", "show", "report", "audit", "predict", "export"),
     *("compare", "tune", "reproduce", "landscape", "theory", "methods", "keys", "data"),
     *("federation", "serve", "join", "verify", "keys new", "keys show"),
 )

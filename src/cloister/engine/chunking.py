@@ -156,7 +156,11 @@ class ChunkProgram:
             one = partial(message_of, self.fed, w, broadcast)
             messages, finite = torch.func.vmap(one)(states, Sending(has_data, keys, shares, samples))
         messages = torch.where(counted[:, None], messages, torch.zeros_like(messages))
-        return messages.sum(0), (counted & ~finite).sum()
+        return self.together(messages), (counted & ~finite).sum()
+
+    def together(self, messages: Tensor) -> Tensor:
+        """What is wanted of k messages [k, m]: their sum. An audit wants each (`auditing/canary_samples.py`)."""
+        return messages.sum(0)
 
     def _gap(self, w: Tensor) -> int:
         return -w.shape[0] % _ALIGNED if w.is_cuda and self.fuses else 0
