@@ -56,7 +56,7 @@ def epsilon_of(accuracy: float, releases: Releases, delta: float) -> float:
     """The least that these releases cost, if guesses were right with this probability.
 
     >>> round(epsilon_of(0.75, {Gaussian(1.0): 1}, 1e-5), 2)  # of mu 1.35, whatever noise was charged
-    6.22
+    6.21
     """
     advantage = 2 * accuracy - 1
     if advantage <= 0:

@@ -38,7 +38,7 @@ def audit(
 
     \b
     worst_case  many short runs, the attacker's own data and model (after Nasr et al. 2023)
-    one_run     many canaries in one run, on your data if given, each in by a coin (Steinke et al. 2023)
+    one_run     many canaries in one run, on your data if given, by coins (Steinke et al. 2023)
     one_shot    the same with Gaussians that are fitted: an estimate (Andrew et al. 2024)
     """
     from cloister.runs import catalogue
