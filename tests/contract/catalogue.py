@@ -206,6 +206,11 @@ def quick_pairs(names: Any) -> list[Any]:
     ]
 
 
+def quick(names: Any) -> list[Any]:
+    """These methods; variations are for `make test-all`."""
+    return [pytest.param(name, marks=pytest.mark.slow if " " in name else ()) for name in names]
+
+
 def pool() -> tuple[torch.Tensor, torch.Tensor]:
     """Public data like the clients'."""
     people = toy_task(seed=7).population

@@ -19,8 +19,8 @@ from cloister.round import cohort_total
 from conftest import federation, plan_of, toy_model, toy_task
 from contract.catalogue import METHODS, cohorts_for, fed_of
 
-# One of every kind of local rule and of message; tracing takes seconds, so that the others are for `make test-all`.
-KINDS = ("dp_fedavg", "lus", "dp_fedsam", "fed_smp_rand_k", "ddgauss", "pfl")
+# Local rules and messages of several kinds; tracing takes seconds, so that the others are for `make test-all`.
+KINDS = ("dp_fedavg", "dp_fedsam", "ddgauss", "pfl")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from cloister.random.streams import Streams
 from cloister.round import run_round
 from conftest import federation, share, toy_task
 from contract.audit import only_noise, priced_noise, released
-from contract.catalogue import METHODS, cohorts_for, fed_of
+from contract.catalogue import METHODS, cohorts_for, fed_of, quick
 from draws import Recording, block_off_by, comes_again, shift_of
 
 CPU = torch.device("cpu")
@@ -191,7 +191,7 @@ def test_noise_of_many_steps_adds_up_as_it_was_priced(ahead, monkeypatch):
         assert block_off_by((outcome.w - w).numpy(), 1.3 * scale, block=600) is not None
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", quick(METHODS))
 def test_nothing_is_drawn_twice_and_engines_draw_the_same(name):
     """Over rounds, clients, phases, steps and blocks; what everybody could draw protects nobody."""
     cohort, seen = next(iter(cohorts_for(name).values())), []

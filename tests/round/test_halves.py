@@ -61,7 +61,7 @@ def deployed(fed: Federation, w: torch.Tensor, task) -> tuple[torch.Tensor, Meth
     return w, state, list(nodes.values())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("name", METHODS)
 def test_server_and_nodes_give_the_bits_of_the_simulator(name, dtype):
     task = toy_task()
