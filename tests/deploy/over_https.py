@@ -22,6 +22,10 @@ class HttpsNetwork:
         self._open: list[HttpsNode | HttpsServer] = []
 
     def server(self) -> HttpsServer:
+        """The one before, if there was one, has ended."""
+        for one in self._open:
+            if isinstance(one, HttpsServer):
+                one.close()
         files = TlsFiles(self.tls.certificate, self.tls.key)
         self._open.append(HttpsServer(self.register, "127.0.0.1", self.port, files))
         return self._open[-1]

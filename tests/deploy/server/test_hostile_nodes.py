@@ -83,7 +83,8 @@ def test_strangers_repetitions_and_late_answers_change_nothing(tmp_path):
         "body that was signed",
     ):
         assert any(word in reason for reason in reasons), (word, reasons)
-    assert any(event["event"] == "repeated answer left out" for event in threads.events["server"])
+    repeated = sum(event["event"] == "repeated answer left out" for event in threads.events["server"])
+    assert repeated + sum("late, repeated" in reason for reason in reasons) >= 2  # the step may have been closed before
 
 
 def test_a_round_with_too_few_replies_is_charged_and_not_released(tmp_path):
