@@ -12,6 +12,7 @@ from deploy.halves.federations import FEDAVG, PFL
 from deploy.halves.test_every_method_in_halves import values_of
 from deploy.loops import loop_terms
 from deploy.node.test_hostile_server import ANN, lines, opened, started
+from deploy.synced import Synced
 
 MASKED = {**values_of("ddgauss", "full"), "rounds": 2}
 
@@ -103,16 +104,18 @@ def test_a_node_killed_before_its_answer_left_answers_for_what_it_paid(where, tm
     assert len(killed) == 1
     assert (reply.data == killed[0]) or where == "before the file"
     assert lines(tmp_path) == 2
+    assert '"units": []' in (tmp_path / ANN / "ledger.jsonl").read_text()
     server.end()
     threads.end(ANN)
 
 
 def test_no_answer_leaves_before_the_ledger_says_that_it_is_stored(tmp_path, monkeypatch):
-    send, seen = Mail.send, []
+    send, seen, synced = Mail.send, [], Synced(monkeypatch)
 
     def send_noted(mail, data):
         if b'"kind":"reply"' in data[:4096]:
-            seen.append('"units": []' in (tmp_path / ANN / "ledger.jsonl").read_text().splitlines()[-1])
+            ledger = tmp_path / ANN / "ledger.jsonl"
+            seen.append('"units": []' in ledger.read_text().splitlines()[-1] and synced.whole(ledger))
         return send(mail, data)
 
     monkeypatch.setattr(Mail, "send", send_noted)

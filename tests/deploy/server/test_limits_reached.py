@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from cloister.deploy.halves import ServerHalf, Step
+from cloister.deploy.wire.messages import Kind
 from cloister.privacy.budgets import Budget
 from deploy.halves.federations import FEDAVG, NAMES, PFL, terms_of
 from deploy.halves.test_every_method_in_halves import values_of
-from deploy.loops import Threads, loop_terms
+from deploy.loops import HandNode, Threads, loop_terms
 
 TINY = Budget(1e-3, 1e-5)
 MASKED = {**values_of("ddgauss", "full"), "rounds": 3}
@@ -48,6 +50,55 @@ def test_a_run_ends_where_too_few_are_left_and_others_go_on_alone(tmp_path):
     threads.end()
     assert "at least 3 of 4 nodes with something left to spend, found 2" in threads.server().reason
     assert threads.server().certificate["steps_released"] == 0
+
+
+def hands(folder, rounds):
+    """Two nodes that a test plays, and two that have nothing left."""
+    threads = Threads(loop_terms({**PFL, "rounds": rounds}), folder)
+    threads.start_server()
+    for name in NAMES[2:]:
+        threads.start_node(name, limit=TINY)
+    played = [HandNode(threads, name) for name in NAMES[:2]]
+    for one in played:
+        one.accept()
+    return threads, played
+
+
+def offered(hand, round):
+    while (offer := hand.next(Kind.OFFER)).message.round != round:
+        pass
+    return offer
+
+
+def refuse(hand, offer):
+    content = {"reason": "Expected something left, found nothing.", "spent": True}
+    hand.send(Kind.REFUSE, offer.digest, offer.message.round, content=content)
+
+
+def test_a_node_that_was_started_again_or_answers_again_counts(tmp_path):
+    threads, (ann, bob) = hands(tmp_path, rounds=4)
+    refuse(ann, offered(ann, 1))
+    ann.accept()  # perhaps with another limit
+    refuse(bob, offered(bob, 1))
+    second = offered(ann, 2)  # only she is left, and the run goes on
+    refuse(ann, second)
+    offer = offered(bob, 2)
+    bob.reply(offer, torch.zeros_like(offer.message.tensors["w"]))  # a step that he could pay for
+    refuse(bob, offered(bob, 3))
+    refuse(ann, offered(ann, 3))
+    assert "something left to spend, found 0" in bob.next(Kind.END).message.content["reason"]
+    threads.stop.set()
+
+
+def test_a_refusal_of_another_offer_ends_nothing(tmp_path):
+    threads, (ann, bob) = hands(tmp_path, rounds=2)
+    for hand in (ann, bob):
+        hand.send(Kind.REFUSE, "another offer", 1, content={"reason": "late", "spent": True})
+    for hand in (ann, bob):
+        offer = offered(hand, 1)
+        hand.reply(offer, torch.zeros_like(offer.message.tensors["w"]))
+    assert offered(ann, 2)  # what answers another offer is left out
+    threads.stop.set()
 
 
 FULL = {name: value for name, value in FEDAVG.items() if name != "sampling_rate"} | {"cohort": "full"}
