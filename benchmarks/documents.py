@@ -29,7 +29,8 @@ import theory_runs
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-DOCUMENTS = (ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("methods", "papers", "samples", "speed", "theory")))
+PAGES = ("federation", "methods", "papers", "samples", "speed", "theory")
+DOCUMENTS = (ROOT / "README.md", *(DOCS / f"{name}.md" for name in PAGES))
 ENGINE = "engine=vectorized"  # named, because auto may take another one on another day, which rounds otherwise
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
 
@@ -178,6 +179,9 @@ def federation() -> str:
             ("Flower: the same under masks", flower["masked"]["median_s"], flower["masked"]["bar_s"]),
         )
     ]
+    busy = [name for name in ("small", "masked", "large") if https[name].get("load_before", 0) > 1]
+    if busy:
+        lines += ["", f"Other work held the machine while these were measured: {', '.join(busy)}."]
     if "many" in https:
         many = https["many"]
         lines += [
@@ -195,6 +199,18 @@ def federation() -> str:
             "step stands once in every ledger.",
         ]
     return "\n".join(lines)
+
+
+def flower_time() -> str:
+    """Rounds over Flower."""
+    found = read("federation-flower")
+    plain, masked, load = found["plain"], found["masked"], found["load_before"]
+    heads = "three nodes, two cores (benchmarks/flower_federation.py) | median round, s | from | to"
+    lines = [f"  | {heads} |", "  " + "|---" * 4 + "|"]
+    for what, row in (("as they are", plain), ("under masks: five messages each way", masked)):
+        lines.append(f"  | {what} | {row['median_s']:.1f} | {row['least_s']:.1f} | {row['most_s']:.1f} |")
+    busy = f"\n\n  Other work held the machine meanwhile (load {load:g})." if load > 1 else ""
+    return "\n" + "\n".join(lines) + busy + "\n"
 
 
 def recipes() -> str:
@@ -223,6 +239,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "memory": memory,
     "secure-aggregation": secure_aggregation,
     "federation": federation,
+    "flower-time": flower_time,
     "theory-bounds": paper_pages.theory_bounds,
     "theory-claims": paper_pages.theory_claims,
     "theory-measured": lambda: theory_runs.text(read("theory-measured")),

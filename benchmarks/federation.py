@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import random
 import statistics
@@ -193,12 +194,14 @@ def main() -> None:
     chosen = parser.parse_args()
     one_thread()
     for name in chosen.figures:
+        load = round(os.getloadavg()[0], 1)
         with tempfile.TemporaryDirectory() as temporary:
             found = FIGURES[name](Path(temporary))
         print(name, json.dumps(found), flush=True)
         if not chosen.no_write:
             known = json.loads(DOCUMENT.read_text()) if DOCUMENT.exists() else {}
             machine = {"processor": platform.processor() or platform.machine(), "python": platform.python_version()}
+            machine |= {"load_before": load}
             DOCUMENT.write_text(json.dumps({**known, name: {**found, **machine}}, indent=2) + "\n")
 
 
