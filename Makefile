@@ -21,7 +21,7 @@ JOBS ?= $(CORES)
 SCALE ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-all test-flower test-gpu mutants torture install benchmark figures clean
+.PHONY: demo test test-all test-flower test-gpu mutants torture install benchmark benchmark-federation figures clean
 
 install: $(VENV)/.installed
 
@@ -70,6 +70,12 @@ torture: install
 
 benchmark: install
 	$(BIN)/python benchmarks/cpu.py --json docs/speed-cpu.json
+	$(BIN)/python benchmarks/documents.py
+
+# What a federation costs, over https and over Flower: some ten minutes of a machine that does nothing else.
+benchmark-federation: install $(FLOWER)/.installed
+	$(BIN)/python benchmarks/federation.py
+	$(FLOWER)/bin/python benchmarks/flower_federation.py --rounds 10 --json docs/federation-flower.json
 	$(BIN)/python benchmarks/documents.py
 
 figures: install

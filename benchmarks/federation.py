@@ -200,8 +200,8 @@ def main() -> None:
         print(name, json.dumps(found), flush=True)
         if not chosen.no_write:
             known = json.loads(DOCUMENT.read_text()) if DOCUMENT.exists() else {}
-            machine = {"processor": platform.processor() or platform.machine(), "python": platform.python_version()}
-            machine |= {"load_before": load}
+            processor = platform.processor() or platform.machine()
+            machine = {"processor": processor, "python": platform.python_version(), "load_before": load}
             DOCUMENT.write_text(json.dumps({**known, name: {**found, **machine}}, indent=2) + "\n")
 
 
