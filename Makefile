@@ -62,11 +62,11 @@ test-gpu: install
 
 # make mutants ONLY="noise clip-ignored" plants those of a subject, or single ones, and merges what is found.
 mutants: install
-	PYTHONPATH=src:tests $(BIN)/python -m mutants --jobs $(JOBS) $(ONLY)
+	PYTHONPATH=src:tests $(BIN)/python -P -m mutants --jobs $(JOBS) $(ONLY)
 
 # make torture ONLY="kills folders"; what was interrupted goes on.
 torture: install
-	PYTHONPATH=src:tests OMP_NUM_THREADS=1 $(BIN)/python -m torture --scale $(SCALE) $(ONLY)
+	PYTHONPATH=src:tests OMP_NUM_THREADS=1 $(BIN)/python -P -m torture --scale $(SCALE) $(ONLY)
 
 benchmark: install
 	$(BIN)/python benchmarks/cpu.py --json docs/speed-cpu.json

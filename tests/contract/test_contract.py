@@ -132,6 +132,18 @@ def test_an_update_that_encoding_makes_infinite_counts_as_broken(name, size):
     assert float(message.double().norm()) <= fed.sensitivity.l2 * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("made", [math.inf, math.nan])
+def test_a_part_of_somebody_s_own_that_makes_an_update_infinite_sends_nothing(made):
+    """Shipped parts keep finite updates finite; whoever writes another one may not."""
+    method = METHODS["dp_fedavg"]()
+    broken = replace(method.transform, encode=lambda update, context: update * made, stays_finite=False)
+    fed, w = fed_of(replace(method, transform=broken), cl.full(), task=toy_task(sizes=(3, 2, 1)))
+    for engine in ENGINES:
+        message, nonfinite_updates = cohort_total(fed, engine, 1, w, torch.tensor([0, 1]))
+        assert torch.equal(message, torch.zeros_like(message))
+        assert nonfinite_updates == 2
+
+
 def test_noise_and_messages_must_fit_each_other():
     whole = cl.mechanisms.discrete_gaussian(1.0, 50.0, 1, 1.0, "central")
     with pytest.raises(CloisterError, match="whole"):

@@ -25,10 +25,11 @@ from torture.campaign import Campaign, Case, Tally
 from torture.disk import Disk, Early, Late, PowerFailed, Tree, failing, lay_out
 from torture.tiny_runs import NAMES, SECURE, Releases, go, reference, uncounted, watched, wrong_end
 
-KINDS = ("power", "torn", "full")
 EXECUTORS = {"early": Early, "late": Late}
 """What runs beside a round (syncing the ledger, writing checkpoints) is done as early, or as late, as it may be."""
-CASES = tuple(product(NAMES, KINDS, EXECUTORS))
+FAULTS = (("power", "late"), ("torn", "early"), ("full", "early"))
+"""The power fails before an operation, or in the middle of a write; or the disk is full."""
+CASES = tuple((name, kind, when) for kind, when in FAULTS for name in NAMES)
 
 
 def crashes(folder: Path, seed: int) -> Case:
