@@ -36,6 +36,28 @@ def test_an_offer_is_paid_once_and_a_second_one_for_its_step_is_refused(tmp_path
     assert ledger.answered("bb", 1, "second moments") == "d2"
 
 
+def test_what_all_runs_have_spent_is_that_of_each_together(tmp_path):
+    ledger = NodeLedger.open(tmp_path / "ledger.jsonl")
+    for run, rounds in (("aa", 3), ("bb", 2)):
+        for number in range(1, rounds + 1):
+            ledger.charge(paid(number, run), CLIENT, CHARGE)
+    for unit in (SAMPLE, CLIENT):
+        assert [ledger.accounts(run)[unit].releases for run in (None, "aa", "bb")] == [5, 3, 2]
+    assert ledger.whole_client(1e-5) == pytest.approx(ledger.spent(1e-5))
+
+
+@pytest.mark.parametrize("write", [NodeLedger.charge, lambda ledger, what, *_: ledger.note_stored(what)])
+def test_a_line_is_on_the_disk_when_it_was_written(tmp_path, monkeypatch, write):
+    ledger = NodeLedger.open(tmp_path / "ledger.jsonl")
+
+    def full(descriptor: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(CloisterError, match="reach the disk"):
+        write(ledger, paid(), SAMPLE, CHARGE)
+
+
 def test_it_goes_on_after_a_restart_and_is_for_its_owner_alone(tmp_path):
     path = tmp_path / "ledger.jsonl"
     ledger = NodeLedger.open(path)
