@@ -52,6 +52,11 @@ def written(tmp_path, kind="numbers"):
     return tmp_path / "people"
 
 
+def unbalanced(path):
+    """A header in which a parenthesis is not closed."""
+    path.write_bytes(path.read_bytes().replace(b")", b" ", 1))
+
+
 def vector(run):
     return torch.cat([p.detach().flatten() for p in run.model.parameters()])
 
@@ -214,6 +219,7 @@ def with_value(row, value):
         (lambda folder: (folder / "labels.npy").unlink(), "labels.npy in .*, found 'no such file'"),
         (lambda folder: (folder / "test-labels.npy").unlink(), "or neither, found 'one'"),
         (lambda folder: (folder / "sizes.npy").write_bytes(b"no"), "readable .npy file, found .*sizes.npy damaged"),
+        (lambda folder: unbalanced(folder / "labels.npy"), "a .npy file, found .*labels.npy, which is none"),
         (lambda folder: np.savez((folder / "sizes.npy").open("wb"), a=1), "one array in .*sizes.npy, found 'several'"),
         (lambda folder: np.save(folder / "test-labels.npy", np.array([{}]), allow_pickle=True), "test-labels.*damaged"),
         (lambda folder: (folder / "labels.npy").write_bytes(b"not an array"), "Expected a .npy file"),

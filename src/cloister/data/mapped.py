@@ -120,6 +120,8 @@ def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, order, dtype = read(file)
-    except (ValueError, EOFError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # numpy reads a header as Python, and a damaged one may fail in any way at all
         raise Corrupted(f"Expected a .npy file, found {file.name}, which is none: write it with numpy.save.") from error
     return shape, order, dtype, file.tell()
