@@ -177,6 +177,23 @@ def test_where_clients_are_protected_every_elapsed_round_is_paid(tmp_path):
     assert ledger.spent(1e-3) == ledger.whole_client(1e-3) > 0
 
 
+def test_elapsed_rounds_are_paid_before_the_next_one_is_answered(tmp_path):
+    threads, server = started(tmp_path, {**FEDAVG, "rounds": 5})
+    body = opened(server)
+    server.close(body.step)
+    for number in (2, 3):
+        server.open(replace(body, step=Step(number, "update")))
+        server.close(Step(number, "update"))
+    fourth = replace(body, step=Step(4, "update"))
+    server.open(fourth)
+    server.offer(fourth)
+    server.next(Kind.REPLY)
+    ledger = NodeLedger.open(tmp_path / ANN / "ledger.jsonl", writable=False)
+    assert ledger.accounts()["client"].rounds == {1, 2, 3, 4}
+    server.end()
+    threads.end(ANN)
+
+
 def test_a_node_draws_its_own_part(tmp_path):
     terms = loop_terms({**FEDAVG, "rounds": 8}, participation="node")
     threads, server = started(tmp_path, terms=terms)
