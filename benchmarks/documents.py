@@ -225,12 +225,22 @@ def recipes() -> str:
     return "\n".join(lines)
 
 
+def verify() -> str:
+    """What the README says of changed bytes."""
+    found = read("verify")
+    return (
+        f"Of {found['changes']:,} random single-byte changes of published files (flipped, replaced, deleted, inserted) "
+        f"{found['named']:,} were\nfound, with the name of the file (`{found['command']}`)."
+    )
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "recipes": recipes,
     "digits": digits,
     "mnist-writers": mnist_writers,
     "mnist-methods": mnist_methods,
     "certificate": certificate,
+    "verify": verify,
     "methods-time": methods_time,
     "samples-time": samples_time,
     "speed": speed,

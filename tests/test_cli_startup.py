@@ -15,7 +15,7 @@ from conftest import toy_task
 
 HEAVY = (
     *("torch", "numpy", "scipy", "pandas", "matplotlib", "dp_accounting", "sklearn", "torchmetrics", "PIL"),
-    *("safetensors", "pyarrow", "tensorboard", "mlflow", "opacus", "plotly", "jinja2"),
+    *("safetensors", "pyarrow", "tensorboard", "mlflow", "opacus", "plotly", "jinja2", "reportlab"),
     *("fastapi", "uvicorn", "httpx"),
 )
 PRICING = ("numpy", "scipy", "dp_accounting", "safetensors")
@@ -23,7 +23,7 @@ PRICING = ("numpy", "scipy", "dp_accounting", "safetensors")
 
 COMMANDS = (
     *("run", "resume", "plan", "keys", "show", "report", "landscape", "theory", "methods", "compare", "tune", "demo"),
-    *("audit", "predict", "export", "keys new", "keys show", "serve", "join", "verify"),
+    *("audit", "predict", "export", "keys new", "keys show", "serve", "join", "publish", "certificate", "verify"),
     *("federation", "federation init", "federation terms", "federation trial", "federation status"),
 )
 LIGHT = [
@@ -53,7 +53,8 @@ SLIPS = [
     *("audit colour=red", "audit method=nothing", "audit rounds=few", "audit --kind none", "audit --output x"),
     *("keys new", "keys show", "keys show nothing.key", "keys new no/such/folder.key"),
     *("federation init", "federation terms", "federation trial", "federation status", "serve", "join"),
-    *("join https://a", "verify", "join https://a --data a --key k", "join https://a --data a --key k --limit few"),
+    *("verify", "verify nothing", "publish", "publish a", "certificate", "certificate nothing"),
+    *("join https://a", "join https://a --data a --key k", "join https://a --data a --key k --limit few"),
 ]
 RUNNER = """
 import contextlib, io, json, sys

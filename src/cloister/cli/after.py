@@ -26,7 +26,8 @@ def predict(
     model: Model = None,
 ) -> None:
     """Predict for every row of DATA; where it has labels, also say how good the model is on them."""
-    from cloister.runs.prediction_file import WRITERS, expect_new_file, predict_file
+    from cloister.runs.files import expect_new_file
+    from cloister.runs.prediction_file import WRITERS, predict_file
 
     expect_new_file(output, tuple(WRITERS), force)  # before anything is read
     trained = _load(run, model)

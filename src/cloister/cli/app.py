@@ -24,6 +24,7 @@ from cloister.cli.keys import RunCommand, keys
 from cloister.cli.landscape import landscape
 from cloister.cli.output import file_and_words, interruptible, new_folder, print_table, program, say, short_name
 from cloister.cli.plan import PlanCommand, plan
+from cloister.cli.publish import certificate, publish
 from cloister.cli.report import report as write_report
 from cloister.cli.reproduce import reproduce
 from cloister.cli.serve import serve
@@ -45,7 +46,7 @@ app = typer.Typer(
 
 app.add_typer(data_app)
 app.add_typer(federation_app)
-for _command in (serve, join, verify):
+for _command in (serve, join, publish, certificate, verify):
     app.command(cls=Command)(_command)
 app.command("keys new", cls=Command)(new_key)
 app.command("keys show", cls=Command)(show_key)

@@ -41,8 +41,9 @@ class Command(TyperCommand):
 
 _ORDER = (
     *("demo", "run", "resume", "plan", "show", "report", "audit", "predict", "export"),
+    *("publish", "certificate", "verify"),
     *("compare", "tune", "reproduce", "landscape", "theory", "methods", "keys", "data"),
-    *("federation", "serve", "join", "verify", "keys new", "keys show"),
+    *("federation", "serve", "join", "keys new", "keys show"),
 )
 
 

@@ -1,73 +1,86 @@
-"""`cloister verify`: whether certificates and receipts of a federation are as signed, and tell one history."""
+"""`cloister verify`: what published files prove, of a run or of a federation, and what they only state."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.output import say
+from cloister.cli.output import say, working
 from cloister.errors import CloisterError
+
+if TYPE_CHECKING:
+    from cloister.deploy.wire.identity import PublicKey
 
 WRONG = 1
 """The exit status where something is not as it should be."""
 
 
 def verify(
-    files: Annotated[
+    paths: Annotated[
         list[Path],
-        typer.Argument(help="Certificates and receipts (.json) of nodes and of the server, or folders with them."),
+        typer.Argument(help="Folders of published files, runs or federations; certificates and receipts (.json)."),
     ],
+    key: Annotated[
+        str | None, typer.Option(help="Who must have signed what was published: ed25519:..., or a file with that line.")
+    ] = None,
     terms: Annotated[
-        Path | None, typer.Option(help="The terms you agreed to: signatures must be of the keys in them.")
+        Path | None, typer.Option(help="The terms of a federation: signatures must be of the keys in them.")
     ] = None,
 ) -> None:
-    """Check signatures, compute prices afresh, and compare what the server told each node.
+    """Say what published files prove by themselves, and what they only state.
 
-    A server that showed two nodes different histories has signed both: their receipts side by side prove it.
-    (Certificates of simulated runs are computed afresh by `cloister show`.)
+    Of a run (cloister publish): hashes, signature, the ledger's chain, every price again from its events by two
+    accountants, and the pages for people, byte by byte. Of a federation: signatures, prices, and whether the server
+    told every node one history: a server that showed two has signed both, and receipts side by side prove it. The exit
+    status is 1 where anything is wrong.
     """
-    from cloister.deploy.certificates.verification import verify as verified
-    from cloister.deploy.terms.terms import Terms
-
-    for path in files:
-        if path.is_file() and path.suffix != ".json":
-            raise CloisterError(
-                f"Expected certificates and receipts (.json), found {path}: name those, or their folder."
-            )
+    for path in paths:
         if not path.exists():
             raise CloisterError(
                 f"Expected certificates, receipts or a folder, found nothing at {path}: check the path."
             )
-    given = [file for path in files for file in (_documents(path) if path.is_dir() else [path])]
-    known = terms if terms is not None else _terms_in(files)
-    found = verified(given, None if known is None else Terms.load(known))
-    for line in found.confirmed:
-        say(f"good   {line}")
-    for line in found.notes:
-        say(f"note   {line}")
-    for line in found.wrong:
-        say(f"WRONG  {line}")
-    if not found.good:
+    from cloister.publication.recognition import recognize
+    from cloister.publication.verification import verify_folder
+
+    wanted = None if key is None else _public(key)
+    given = recognize(paths)
+    good = True
+    for place, folder in enumerate(given.publications):
+        with working(f"looking at {folder}"):
+            found = verify_folder(folder, wanted)
+        say(("\n" if place else "") + "\n".join(found.lines()))
+        good &= found.good
+    for path in given.others:
+        say(f"WRONG  {path}: Expected a certificate or a receipt, found something else: it was changed.")
+        good = False
+    if given.documents:
+        good &= _federation(given.documents, terms if terms is not None else _terms_in(paths))
+    if not good:
         raise typer.Exit(WRONG)
 
 
-def _documents(folder: Path) -> list[Path]:
-    """All certificates and receipts of a federation in a folder; the certificate beside a model is of another kind."""
-    from cloister.deploy.certificates.signed import NODE, RECEIPT, SERVER
-    from cloister.runs.files import read_json
+def _federation(documents: list[Path], terms: Path | None) -> bool:
+    from cloister.deploy.certificates.verification import verify as verified
+    from cloister.deploy.terms.terms import Terms
 
-    there = sorted(path for name in ("certificate.json", "receipt.json") for path in folder.rglob(name))
-    found = [path for path in there if read_json(path).get("format") in (NODE, RECEIPT, SERVER)]
-    if not found:
-        raise CloisterError(
-            f"Expected certificates or receipts in {folder}, found none: name the folder of a federation that has "
-            "ended, or files."
-        )
-    return found
+    found = verified(documents, None if terms is None else Terms.load(terms))
+    for mark, lines in (("good ", found.confirmed), ("note ", found.notes), ("WRONG", found.wrong)):
+        for line in lines:
+            say(f"{mark}  {line}")
+    return found.good
 
 
-def _terms_in(files: list[Path]) -> Path | None:
+def _public(text: str) -> PublicKey:
+    from cloister.deploy.wire.identity import PublicKey
+
+    file = Path(text)
+    if not text.startswith("ed25519:") and file.is_file() and file.stat().st_size < 1000:
+        text = file.read_text(errors="replace").strip()
+    return PublicKey.from_text(text)
+
+
+def _terms_in(paths: list[Path]) -> Path | None:
     """The terms, where a whole federation is looked at."""
-    return next((path / "terms.toml" for path in files if (path / "terms.toml").is_file()), None)
+    return next((path / "terms.toml" for path in paths if (path / "terms.toml").is_file()), None)

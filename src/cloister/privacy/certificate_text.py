@@ -51,7 +51,7 @@ def not_covered(
         "the clients' own, or drawn for a client by its labels, what they show is not protected",
         "the files beside this certificate: the checkpoint holds a hash of the data (and, while a run with "
         "correlated noise is under way, noise that could be subtracted), config.toml the seed and metrics.jsonl the "
-        "metrics, so publish the model and this certificate alone",
+        "metrics, so publish what `cloister publish` writes, and nothing else",
         "what the run started from: the initial model, the shape and type of the data, the constants that scale them "
         "and the number of classes count as public, and what was computed from the data before they were handed over "
         "(scaling, imputation, selection) is not covered",

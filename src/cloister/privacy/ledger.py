@@ -47,6 +47,7 @@ from cloister.privacy.ledger_file import (
     hashed,
     open_locked,
     read_hashed,
+    verified,
     write_again,
 )
 from cloister.privacy.pricing import pricing_of
@@ -133,6 +134,11 @@ class Ledger:
             raise
         ledger._file.descriptor = descriptor
         return ledger
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: Path) -> Self:
+        """The ledger that a file at a path holds, of bytes that were read from it: to be looked at, not written to."""
+        return cls._of(path, verified(data, path, "the ledger can no longer prove what was spent"))
 
     @classmethod
     def _of(cls, path: Path, lines: HashedLines) -> Self:

@@ -133,6 +133,8 @@ def _values(data: bytes, place: object) -> dict[str, Any]:
 def _certificate(values: dict[str, Any]) -> Certificate:
     if set(values) != {field.name for field in fields(Certificate)} or not values["prices"]:
         raise TypeError
+    if not isinstance(values["versions"], dict) or not isinstance(values["versions"]["cloister"], str):
+        raise TypeError
     return Certificate(**{**values, "prices": [Price(**price) for price in values["prices"]]})
 
 

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from cloister.errors import CloisterError, expect, expect_one_of, expect_package, expect_type
 from cloister.privacy.description import plain
-from cloister.runs.files import write_atomically
-from cloister.runs.prediction_file import expect_new_file
+from cloister.runs.files import expect_new_file, write_atomically
 
 if TYPE_CHECKING:
     from cloister.runs.trained_model import TrainedModel

@@ -6,12 +6,12 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cloister.errors import CloisterError, Corrupted
+from cloister.errors import CloisterError, Corrupted, expect
 from cloister.privacy.description import plain
 
 _DRAFT = ".cloister-draft"
@@ -57,6 +57,19 @@ def write_atomically(path: Path, data: bytes, private: bool = False) -> None:
         os.fsync(file.fileno())
     os.replace(draft, path)
     sync_folder(path.parent)
+
+
+def expect_new_file(file: Path, suffixes: Sequence[str], force: bool) -> None:
+    """Refuse a file that could not be written, or that is there, before any work is done for it."""
+    wanted = f"a file that ends with {' or '.join(suffixes)}"
+    expect(file.suffix in suffixes, wanted, str(file), "the ending says what is written")
+    expect(not file.is_dir(), "the name of a file", str(file), "this is a folder")
+    folder = file.parent
+    expect(folder.is_dir(), "a file in a folder that exists", str(file), f"make {folder} first")
+    if not os.access(folder, os.W_OK):
+        raise CloisterError(f"Expected a folder that can be written to, found that {folder} cannot: choose another.")
+    if file.exists() and not force:
+        raise CloisterError(f"Expected a new file, found that {file} exists: choose another, or force it (--force).")
 
 
 @contextmanager

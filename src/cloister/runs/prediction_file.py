@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from cloister.data.raw import Array
 from cloister.errors import CloisterError, Corrupted, expect, expect_package
 from cloister.privacy.description import plain
-from cloister.runs.files import write_atomically
+from cloister.runs.files import expect_new_file, write_atomically
 from cloister.runs.trained_model import TrainedModel
 
 Columns = dict[str, Array]
@@ -75,19 +74,6 @@ def _arrays(file: Path) -> dict[str, Array]:
         raise CloisterError(f"Expected to read {file}, found {error.strerror or error}: check the file.") from error
     except Exception as error:  # a damaged file may fail in any way at all
         raise Corrupted(f"Expected a readable {file.suffix} file, found {file} damaged: write it again.") from error
-
-
-def expect_new_file(file: Path, suffixes: Sequence[str], force: bool) -> None:
-    """Refuse a file that could not be written, or that is there, before any work is done for it."""
-    wanted = f"a file that ends with {' or '.join(suffixes)}"
-    expect(file.suffix in suffixes, wanted, str(file), "the ending says what is written")
-    expect(not file.is_dir(), "the name of a file", str(file), "this is a folder")
-    folder = file.parent
-    expect(folder.is_dir(), "a file in a folder that exists", str(file), f"make {folder} first")
-    if not os.access(folder, os.W_OK):
-        raise CloisterError(f"Expected a folder that can be written to, found that {folder} cannot: choose another.")
-    if file.exists() and not force:
-        raise CloisterError(f"Expected a new file, found that {file} exists: choose another, or force it (--force).")
 
 
 def _names(model: TrainedModel) -> list[str]:

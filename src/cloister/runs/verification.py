@@ -39,7 +39,7 @@ def expect_ended(
     expect_follows(stored, certificate, path)
     contents = {name: read_bytes(path / name) for name in CERTIFIED}
     expect_hashes(stored.files, contents, path)
-    if _same_words(stored, certificate) and contents["certificate.txt"] != text_of(certificate):
+    if same_words(stored, certificate) and contents["certificate.txt"] != text_of(certificate):
         raise Corrupted(f"Expected the certificate.txt of the certificate in {path}, found another: restore it.")
     ModelJson.from_bytes(contents["model.json"], path).expect_of(description, path)
     if not _holds_model(contents["model.safetensors"], list(description.model.shapes), at):
@@ -98,7 +98,7 @@ _WORDS = frozenset(
 _COMPUTED = ("prices", "filter", "claimed")
 
 
-def _same_words(stored: StoredCertificate, computed: Certificate) -> bool:
+def same_words(stored: StoredCertificate, computed: Certificate) -> bool:
     """Whether the version of Cloister that wrote a certificate is this one, and says the same in the same words."""
     return stored.certificate.versions.get("cloister") == computed.versions["cloister"]
 
@@ -119,6 +119,12 @@ def _differs(stored: Certificate, computed: Certificate) -> str | None:
             return str(name)
     tolerance = 1e-6 if all(same.values()) else 1e-2
     return None if all(_close(one[name], other[name], tolerance) for name in _COMPUTED) else "prices"
+
+
+def agrees(stored: Mapping[str, Any], computed: Mapping[str, Any], same: bool) -> bool:
+    """Whether plain values that were stored are those that were computed afresh, numbers up to rounding: `same` says
+    that the same software computed both."""
+    return _close(stored, computed, 1e-6 if same else 1e-2)
 
 
 def _close(one: Any, other: Any, tolerance: float) -> bool:

@@ -31,9 +31,10 @@ def signed(document: Mapping[str, Any], key: PrivateKey) -> dict[str, Any]:
 def signer_of(document: Mapping[str, Any], what: str) -> PublicKey:
     """Whose signature a document has; refused where it is not that of the key it names."""
     values = {name: value for name, value in document.items() if name != "signature"}
+    text = str(document.get("signature"))
     try:
-        key = PublicKey.from_text(str(document.get("key")))
-        good = key.verify(_text(values), bytes.fromhex(str(document.get("signature"))))
+        key, raw = PublicKey.from_text(str(document.get("key"))), bytes.fromhex(text)
+        good = raw.hex() == text and key.verify(_text(values), raw)  # a signature has one text as well
     except ValueError:
         good = False
     if not good:
@@ -47,9 +48,14 @@ def _text(values: Mapping[str, Any]) -> bytes:
     return b"cloister document 1\n" + canonical(dict(values))
 
 
+def document_bytes(document: Mapping[str, Any]) -> bytes:
+    """A file that people can read: the one text of a document."""
+    return (json.dumps(document, indent=2) + "\n").encode()
+
+
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
-    """A file that people can read."""
-    write_atomically(path, (json.dumps(document, indent=2) + "\n").encode())
+    """Write it."""
+    write_atomically(path, document_bytes(document))
 
 
 def read_document(path: Path) -> dict[str, Any]:

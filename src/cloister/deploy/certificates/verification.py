@@ -14,7 +14,17 @@ from typing import Any
 
 from cloister.deploy.certificates import words
 from cloister.deploy.certificates.chain import Chain, expect_signed
-from cloister.deploy.certificates.signed import NODE, NOT_PRIVATE, RECEIPT, SERVER, read_document, signer_of
+from cloister.deploy.certificates.node_certificate import node_text
+from cloister.deploy.certificates.server_certificate import server_text
+from cloister.deploy.certificates.signed import (
+    NODE,
+    NOT_PRIVATE,
+    RECEIPT,
+    SERVER,
+    document_bytes,
+    read_document,
+    signer_of,
+)
 from cloister.deploy.halves.schedule import expect_step
 from cloister.deploy.halves.server_half import ServerHalf
 from cloister.deploy.halves.steps import Step
@@ -23,7 +33,7 @@ from cloister.deploy.wire.identity import PublicKey
 from cloister.errors import CloisterError
 from cloister.privacy.accounts import Account
 from cloister.privacy.events import Event, from_json
-from cloister.runs.files import read_json
+from cloister.runs.files import read_bytes
 
 
 @dataclass
@@ -56,11 +66,9 @@ def verify(files: Sequence[Path | str], terms: Terms | None = None) -> Verificat
     for name in files:
         path = Path(name)
         try:
-            if "configuration_sha256" in read_json(path):
-                found.notes.append(f"{path}: the certificate that belongs to the model's files, which has no signature")
-                continue
             document = read_document(path)
             signer = signer_of(document, str(path))
+            _expect_bytes(path, document)
             _expect_known(document, signer, terms)
             told += _one(path, document, signer, found, terms)
         except CloisterError as error:
@@ -69,6 +77,19 @@ def verify(files: Sequence[Path | str], terms: Terms | None = None) -> Verificat
         found.notes.append("keys were taken from the files themselves; with the terms they are checked as well")
     _compare(told, found)
     return found
+
+
+def _expect_bytes(path: Path, document: Mapping[str, Any]) -> None:
+    """Every byte is as it was written: also those that mean nothing, and those of the text beside it."""
+    if read_bytes(path) != document_bytes(document):
+        raise CloisterError("Expected a document as Cloister writes it, found other bytes: it was changed.")
+    text, beside = _TEXTS.get(document["format"]), path.with_name("certificate.txt")
+    there = path.name == "certificate.json" and beside.is_file()
+    if there and text is not None and read_bytes(beside) != (text(document) + "\n").encode():
+        raise CloisterError("Expected what certificate.json says in certificate.txt beside it, found other words.")
+
+
+_TEXTS = {NODE: node_text, SERVER: server_text}
 
 
 def _expect_known(document: Mapping[str, Any], signer: PublicKey, terms: Terms | None) -> None:
