@@ -311,6 +311,18 @@ def test_a_disk_without_locks_will_do(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["r"]
 
 
+@pytest.mark.parametrize(
+    "name", ["certificate.json", "checkpoint.safetensors", "description.json", "ledger.jsonl", "metrics.jsonl"]
+)
+def test_a_folder_in_the_place_of_a_file_is_refused_in_one_sentence(ended, tmp_path, name):
+    folder = Path(shutil.copytree(ended, tmp_path / "copy"))
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    for use in (lambda: epsilon(folder), lambda: go(folder, resume=True, checkpoint_every=4)):
+        with pytest.raises(CloisterError, match="Expected"):
+            use()
+
+
 def test_a_file_that_may_not_be_read_is_not_called_damaged(ended, tmp_path, monkeypatch):
     folder = Path(shutil.copytree(ended, tmp_path / "copy"))
     real = Path.read_bytes

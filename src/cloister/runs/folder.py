@@ -211,8 +211,8 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has ended."""
-        return (self.path / "certificate.json").is_file()
+        """Whether the run has ended. (Where there is something that is no file, it cannot be read, and is refused.)"""
+        return (self.path / "certificate.json").exists()
 
 
 def is_publication(path: Path) -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 
 from cloister.errors import Corrupted
 from cloister.privacy.ledger import Ledger
-from cloister.privacy.ledger_file import HashedLines, hashed, read_hashed
-from cloister.runs.files import sync_file, write_atomically
+from cloister.privacy.ledger_file import HashedLines, hashed, verified
+from cloister.runs.files import read_bytes, sync_file, write_atomically
 
 
 @dataclass
@@ -28,10 +28,7 @@ class Metrics:
     @classmethod
     def read(cls, path: Path) -> Metrics:
         """The lines so far, verified; a torn last one is not a line."""
-        try:
-            lines = read_hashed(path, "what the run reported is no longer what it was")
-        except FileNotFoundError:
-            raise Corrupted(f"Expected {path}, found none: restore it from a backup.") from None
+        lines = verified(read_bytes(path), path, "what the run reported is no longer what it was")
         metrics = cls(path, lines)
         numbers = [line.get("round") for line in lines.contents]
         if numbers != list(range(1, len(numbers) + 1)):
