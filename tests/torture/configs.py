@@ -55,7 +55,7 @@ def configs(folder: Path, seed: int) -> Case:
     def case(number: int, tally: Tally) -> None:
         chance = random.Random(f"{seed} {number}")
         words = drawn(chance, file, mark)
-        command = "plan" if chance.random() < 0.1 else "run"
+        command = "plan" if chance.random() < 0.03 else "run"
         try:
             with nothing_trained(), contextlib.chdir(folder):  # where a plan draws its picture
                 status, _, _ = of_command(command, *words, *([] if command == "plan" else ["--folder", run]))
