@@ -19,7 +19,6 @@ from typing import Any
 from cloister.runs.files import write_atomically
 
 SECONDS = 120
-"""A case that takes longer hangs."""
 
 
 class Hangs(BaseException):
@@ -56,6 +55,8 @@ class Campaign:
     make: Callable[[Path, int], Case]
     least: int = 1
     every: int = 50
+    seconds: int = SECONDS
+    """A case that takes longer hangs."""
 
     def size(self, scale: float) -> int:
         """How many cases at a scale."""
@@ -73,10 +74,10 @@ def run(
     while tally.cases < size:
         number = tally.cases
         try:
-            with limited():
+            with limited(campaign.seconds):
                 case(number, tally)
         except Hangs:
-            tally.wrong.append(f"case {number}: no end after {SECONDS} s")
+            tally.wrong.append(f"case {number}: no end after {campaign.seconds} s")
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{Path(where.filename).name}:{where.lineno}"

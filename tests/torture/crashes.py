@@ -113,4 +113,6 @@ def resumed(name: str, what: str, tree: Tree, before: Releases, base: Path, tall
     tally.wrong += [f"{what}: {one}" for one in wrong]
 
 
-CAMPAIGN = Campaign("crashes", "a fault at every file operation of a run", len(CASES), crashes, least=1, every=1)
+CAMPAIGN = Campaign(
+    "crashes", "a fault at every file operation of a run", len(CASES), crashes, least=1, every=1, seconds=3600
+)

@@ -204,9 +204,7 @@ def folders(folder: Path, seed: int) -> Case:
         shutil.copytree(base.path, path)
         done = [chance.choice(HARM)(base, path, chance, mark)]
         if chance.random() < 0.25:
-            with suppress(
-                OSError, ValueError, RecursionError, AttributeError, TypeError
-            ):  # what is left may be no file
+            with suppress(OSError, ValueError, RecursionError, AttributeError, TypeError):  # little may be left
                 done.append(chance.choice(HARM)(base, path, chance, mark))
         what = f"{base.name}, {'ended' if base.ended else 'interrupted'}, {'; '.join(done)}"
         try:
