@@ -75,6 +75,16 @@ def test_a_short_update_passes_unchanged(update):
     assert torch.equal(clip_l2(2.0).encode(small, HERE), small)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [2, 5, 100, 10_000])
+def test_many_small_numbers_are_clipped_by_their_norm(size, dtype):
+    """None of them is beyond the clip; all together are."""
+    update = torch.full((size,), 0.99, dtype=dtype)
+    encoded = clip_l2(1.0).encode(update, HERE)
+    assert float(encoded.double().norm()) == pytest.approx(1.0, rel=1e-4)
+    assert math.fsum(x * x for x in encoded.tolist()) <= 1 + 1e-15
+
+
 def test_clipping_is_over_the_whole_update_not_piece_by_piece():
     update = torch.tensor([3.0, 4.0, 0.0, 12.0])  # norm 13
     assert torch.allclose(clip_l2(1.3).encode(update, HERE), update / 10, rtol=1e-5)
