@@ -57,6 +57,14 @@ def test_without_a_mistake_there_is_no_alarm(kind):
     audit(kind)
 
 
+def test_in_every_cycle_a_node_pays_for_its_own_turn():
+    cyclic = {key: value for key, value in FEDAVG.items() if key != "sampling_rate"}
+    values = {**cyclic, "cohort": "cyclic", "clients_per_round": 2, "rounds": 5}
+    toy = Toy(terms_of(values))
+    paid = [[step.round for step in node.steps if node.charges(step, None) is not None] for node in toy.nodes]
+    assert paid == [[1, 3, 5], [1, 3, 5], [2, 4], [2, 4]]
+
+
 def only_when_asked(real: Any) -> Any:
     return lambda self, step, offer: None if offer is None else real(self, step, offer)
 
