@@ -142,18 +142,27 @@ def test_letters_have_fonts_and_others_are_shown_by_their_numbers():
     assert markup("שלום עולם!") == "שלום עולם"[::-1] + "!", "from right to left"
 
 
-def test_the_same_values_give_the_same_bytes_in_another_process(place, tmp_path):
-    """With other hashes of words, another time and another zone."""
-    code = (
-        "from pathlib import Path\nfrom cloister.publication.certificate import page_of\n"
-        "from cloister.publication.html import html\nfrom cloister.publication.pdf import pdf\n"
-        f"page = page_of(Path({str(place / 'samples')!r}))\n"
-        f"Path({str(tmp_path)!r}, 'a.html').write_bytes(html(page))\n"
-        f"Path({str(tmp_path)!r}, 'a.pdf').write_bytes(pdf(page))\n"
-    )
-    environment = {"PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo", "LC_ALL": "C", "PATH": ""}
-    environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+def test_another_process_writes_the_same_bytes_and_verifies_without_torch_or_pickle(place, tmp_path):
+    """With other hashes of words, in another zone. Verifying is for auditors: nothing of training is imported, and
+    nothing is unpickled."""
+    code = f"""
+import pickle, sys
+def refuse(*args, **more): raise AssertionError("unpickled")
+pickle.load = pickle.loads = pickle.Unpickler = refuse
+from pathlib import Path
+from cloister.publication.certificate import page_of
+from cloister.publication.html import html
+from cloister.publication.pdf import pdf
+from cloister.publication.verification import verify_folder
+assert verify_folder({str(place / "samples-signed")!r}).good
+page = page_of(Path({str(place / "samples")!r}))
+Path({str(tmp_path)!r}, "a.html").write_bytes(html(page))
+Path({str(tmp_path)!r}, "a.pdf").write_bytes(pdf(page))
+print([name for name in ("torch", "sklearn", "fastapi", "pandas") if name in sys.modules])
+"""
+    given = {"PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo", "LC_ALL": "C", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    done = subprocess.run([sys.executable, "-c", code], check=True, env=given, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
     for end in ("html", "pdf"):
         assert (tmp_path / f"a.{end}").read_bytes() == (place / "samples-unsigned" / f"certificate.{end}").read_bytes()
 

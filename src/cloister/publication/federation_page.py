@@ -34,8 +34,8 @@ def node_page(c: Mapping[str, Any]) -> Page:
     run, everything, limit = c["run"], c["all_runs"], c["limit"]
     most = None if limit is None else limit["epsilon"]
     spending = [
-        _account(f"this run ({run['name']})", run, run, None),
-        _account(f"any one row, in all {everything['runs']} runs", everything, None, most),
+        _account("this run", run, run, None),
+        _account(f"any one row, over {words.counted(everything['runs'], 'run')}", everything, None, most),
     ]
     return _page(
         c,
@@ -44,6 +44,7 @@ def node_page(c: Mapping[str, Any]) -> Page:
         spending,
         "The limit is what the node allows its data to lose, whatever a server asks for.",
         [
+            ("run", [run["name"]]),
             ("ledger", [f"{c['ledger']['name']}, head {c['ledger']['head']}"]),
             ("server's history", [f"{c['history']['length']} links, head {c['history']['head']}"]),
         ],
@@ -71,6 +72,7 @@ def server_page(c: Mapping[str, Any]) -> Page:
             ("ledger", [c["ledger"]]),
             ("history", [f"{len(c['links'])} links, head {c['head']}"]),
             ("model", [str(c["model"])]),
+            ("model's files", [str(c.get("model_files"))]),
         ],
         list(c["nodes"]),
     )

@@ -79,8 +79,8 @@ def percent(value: float) -> str:
     """A probability for people, rounded upwards.
 
     >>> percent(0.01), percent(0.2634), percent(0.0101), percent(0.9996), percent(1.0)
-    ('1 %', '27 %', '1.1 %', '100 %', '100 %')
+    ('1 %', '27 %', '1.1 %', '99.96 %', '100 %')
     """
-    digits = 1 if value < 0.1 else 0
+    digits = 1 if value < 0.1 else 2 if value > 0.99 else 0
     rounded = math.ceil(value * 100 * 10**digits - 1e-9) / 10**digits
     return f"{rounded:g} %"

@@ -65,7 +65,7 @@ def _first(page: Page) -> list[Any]:
     parts += [_heading("Who must be trusted"), *_list(page.trusted)]
     parts += [
         _space(4),
-        _small(f"What is not covered ({len(page.not_covered)} points), and how to check all this: next page."),
+        _small("What is not covered, and how to check all this, is on the next page."),
     ]
     return parts
 

@@ -164,7 +164,7 @@ def spent_of(row: Mapping[str, Any], widest: float) -> Spent:
         row["name"],
         f"{samples}{row['releases']:,} releases in {row['rounds']:,} rounds",
         round_up(epsilon),
-        ", no budget" if budget is None else f"of {budget:g}",
+        "(no budget)" if budget is None else f"of {budget:g}",
         None if epsilon is None else min(epsilon / widest, 1.0),
         min(_size(budget, _size(epsilon, 0.0)) / widest, 1.0),
     )

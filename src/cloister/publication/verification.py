@@ -241,7 +241,7 @@ def _pages(read: _Read, found: Findings) -> None:
 
 def _only_stated(path: Path, stored: StoredCertificate, found: Findings) -> None:
     """A certificate of something else than one run: its ledgers are elsewhere."""
-    found.headline = f"states, and cannot prove: {statements.headline(stored.certificate)}"
+    found.headline = f"states, and cannot prove by itself: {statements.headline(stored.certificate)}"
     found.stated.append(("price", statements.ELSEWHERE))
     _guarded(found, "model.safetensors", lambda: shapes_in(path / "model.safetensors"))
     about = _guarded(found, "model.json", lambda: ModelJson.from_bytes(read_plain(path / "model.json"), path))

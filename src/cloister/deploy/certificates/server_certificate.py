@@ -11,11 +11,12 @@ from cloister.deploy.certificates.chain import signed_head
 from cloister.deploy.certificates.signed import NOT_PRIVATE, SERVER, signed, write_document
 from cloister.deploy.halves.server_half import ServerHalf
 from cloister.deploy.terms.terms import Terms
+from cloister.deploy.wire.canonical import digest_of
 from cloister.deploy.wire.identity import PrivateKey
 from cloister.deploy.wire.messages import open_message
 from cloister.privacy.accounts import Account, accounts_of
 from cloister.privacy.unit import ProtectedUnit
-from cloister.runs.files import write_atomically
+from cloister.runs.files import read_bytes, write_atomically
 
 if TYPE_CHECKING:
     from cloister.deploy.server.folder import ServerFolder
@@ -55,12 +56,19 @@ def server_certificate(terms: Terms, half: ServerHalf, folder: ServerFolder, key
             "not_covered": words.not_covered(terms, unit.value),
             "ledger": folder.ledger.hash,
             "model": chain.links[-1].get("model"),
+            "model_files": model_files_hash(folder.path),
             "links": chain.links,
             "head": chain.head,
             "server_signature": signed_head(folder.run, chain, key),
         },
         key,
     )
+
+
+def model_files_hash(server: Path) -> str | None:
+    """SHA-256 of the certificate beside the model, which names the model's files; None where none is there."""
+    file = server / "model" / "certificate.json"
+    return digest_of(read_bytes(file)) if file.is_file() else None
 
 
 def _statements(terms: Terms, folder: ServerFolder) -> dict[str, Any]:
@@ -102,6 +110,7 @@ def server_text(c: Mapping[str, Any]) -> str:
         ("ledger", c["ledger"]),
         ("history", f"{len(c['links'])} links, head {c['head']}"),
         ("model", c["model"]),
+        ("model's files", c.get("model_files") or "none"),
         ("signed by", c["key"]),
     ]
     return "\n".join([*lines, words.rows_of(rows)])

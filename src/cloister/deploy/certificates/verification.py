@@ -15,7 +15,7 @@ from typing import Any
 from cloister.deploy.certificates import words
 from cloister.deploy.certificates.chain import Chain, expect_signed
 from cloister.deploy.certificates.node_certificate import node_text
-from cloister.deploy.certificates.server_certificate import server_text
+from cloister.deploy.certificates.server_certificate import model_files_hash, server_text
 from cloister.deploy.certificates.signed import (
     NODE,
     NOT_PRIVATE,
@@ -131,11 +131,23 @@ def _one(
         expect_signed(str(document["run"]), chain, str(document["server_signature"]), server)
     if document["format"] == SERVER:
         _expect_price(document, chain, terms)
+        _look_at_model(path, document, found)
         whence = "them" if terms is None else "them and from the terms"
         found.confirmed.append(f"{path}: signed by the server, {len(chain)} links, the price follows from {whence}")
         return [_Told("the server", document["run"], chain, server)]
     found.confirmed.append(f"{path}: signed by {document['node']} and, for {len(chain)} links, by the server")
     return [_Told(str(document["node"]), document["run"], chain, server)]
+
+
+def _look_at_model(path: Path, document: Mapping[str, Any], found: Verification) -> None:
+    """The model's files beside a server's certificate are those that it signed. (A certificate may travel alone.)"""
+    stated, there = document.get("model_files"), model_files_hash(path.parent)
+    if there is None and stated is not None:
+        found.notes.append(f"{path}: the model's files, which it names, are not in model/ beside it")
+    elif there != stated:
+        raise CloisterError("Expected the files in model/ beside it that the server signed, found others: refuse them.")
+    elif there is not None:
+        found.confirmed.append(f"{path}: the certificate in model/ is the one that the server signed")
 
 
 def _expect_price(document: Mapping[str, Any], chain: Chain, terms: Terms | None) -> None:
