@@ -49,7 +49,7 @@ def test_the_help_of_a_run_fits_a_screen(command):
     "name",
     [
         *("plan", "keys", "resume", "show", "report", "compare", "demo", "methods", "tune", "reproduce", "landscape"),
-        *("theory", "audit", "predict", "export", "keys new", "keys show", "serve", "join"),
+        *("theory", "audit", "attack", "predict", "export", "keys new", "keys show", "serve", "join"),
         *("publish", "certificate", "verify"),
         *("federation", "federation init", "federation terms", "federation trial", "federation status"),
     ],

@@ -23,7 +23,7 @@ PRICING = ("numpy", "scipy", "dp_accounting", "safetensors")
 
 COMMANDS = (
     *("run", "resume", "plan", "keys", "show", "report", "landscape", "theory", "methods", "compare", "tune", "demo"),
-    *("audit", "predict", "export", "keys new", "keys show", "serve", "join", "publish", "certificate", "verify"),
+    *("audit", "attack", "predict", "export", "keys new", "keys show", "serve", "join", "publish", "certificate", "verify"),
     *("federation", "federation init", "federation terms", "federation trial", "federation status"),
 )
 LIGHT = [
@@ -51,6 +51,7 @@ SLIPS = [
     *("tune", "tune rounds=3", "tune epsilon=1..2", "tune lr=1..x", "tune lr=0.1..1", "tune lr=0.1..1 --on test"),
     *("plan rounds=3 sizes=[3] data=digits", "demo --seed few", "predict", "export"),
     *("audit colour=red", "audit method=nothing", "audit rounds=few", "audit --kind none", "audit --output x"),
+    *("attack", "attack nothing", "attack a b", "attack a --kind none"),
     *("keys new", "keys show", "keys show nothing.key", "keys new no/such/folder.key"),
     *("federation init", "federation terms", "federation trial", "federation status", "serve", "join"),
     *("verify", "verify nothing", "publish", "publish a", "certificate", "certificate nothing"),

@@ -126,9 +126,11 @@ def test_results_are_kept_and_drawn(tmp_path):
     assert json.loads((tmp_path / "audit.json").read_text())[0]["verdict"] == found.verdict
 
 
-def test_a_bound_above_by_chance_is_looked_at_again(monkeypatch):
-    """At a confidence of 1 % almost every audit is above; at the one of the second audit none is."""
-    found = audit(cl.methods.dp_fedavg(**LOCAL), epsilon=4.0, trials=2000, confidence=0.01)
+def test_a_bound_above_by_chance_is_looked_at_again():
+    """At a confidence of 1 % every other audit is above; at the one of the second audit none is."""
+    method = cl.methods.dp_fedavg(**LOCAL)
+    tried = (audit(method, epsilon=4.0, trials=1000, confidence=0.01, seed=seed) for seed in range(20))
+    found = next(one for one in tried if one.above)
     assert found.above
     assert not found.exposed
     assert found.confirmation.epsilon < found.certified

@@ -124,49 +124,42 @@ def _bound(kind: Kind, asked: _Asked, ready: Audited, seed: int) -> LowerBound:
 def worst_case(ready: Audited, trials: int, confidence: float, delta: float, progress: Progress = _quiet) -> LowerBound:
     """A lower bound from many short runs with a canary that uses all of the bound, half of them without it.
 
-    Guesses become epsilon by the family of curves that the charged releases have; by rates alone where there is none,
-    or where these promise more than is certified. That is decided on the trials on which the test is tuned.
+    Guesses become epsilon in two ways: by how many were right, on the curves that the charged releases have, and by
+    the rates at a threshold of their own, which presume nothing. Each has half of the chance to be wrong, so that the
+    larger one may be taken. Where no curves are known, rates have all of it.
     """
     tuning = max(int(TUNED * trials) // 2 * 2, 4)
     counted = max((trials - tuning) // 2 * 2, 2)
-    test, thresholds, seen = scored(ready, tuning, counted, confidence, delta, progress)
-    score, each, miss = test.score(seen.shown), counted // 2, 1 - confidence
+    test, threshold, seen = scored(ready, tuning, counted, confidence, delta, progress)
+    score, each, known = test.score(seen.shown), counted // 2, families.known(ready.releases)
+    miss = (1 - confidence) / (2 if known else 1)
 
     def counts(threshold: float) -> tuple[int, int]:
         guessed = score > threshold
         return int((guessed & ~seen.world).sum()), int((guessed & seen.world).sum())
 
-    rates = counts(thresholds.rates)
-    by_rates = from_rates(rates[0], each, rates[1], each, delta, miss)
-    details: dict[str, Any] = {"of_each": each, "tuned_on": tuning, "from_rates": by_rates}
-    if not thresholds.by_family:
-        details |= {"false_positives": rates[0], "true_positives": rates[1]}
-        right = rates[1] + each - rates[0]
-        return LowerBound("worst_case", by_rates, confidence, ANY, counted, right, counted, 0.0, details)
-    alarms, hits = counts(thresholds.middle)
-    right = hits + each - alarms
-    accuracy = at_least(right, counted, miss)
-    details |= {"false_positives": alarms, "true_positives": hits, "accuracy_at_least": accuracy}
-    gaussian = families.gaussian(ready.releases)
-    if gaussian:
-        details["mu"] = families.mu_of(accuracy)
-    epsilon = families.epsilon_of(accuracy, ready.releases, delta)
-    assumes = GDP if gaussian else FAMILY
+    alarms, hits = counts(threshold)
+    epsilon, assumes = from_rates(alarms, each, hits, each, delta, miss), ANY
+    details: dict[str, Any] = {"of_each": each, "tuned_on": tuning, "from_rates": epsilon}
+    details |= {"false_positives": alarms, "true_positives": hits}
+    wrong, found = counts(0.0)
+    right = found + each - wrong
+    if known:
+        curve = by_curve(right, counted, ready, delta, miss)
+        details["from_curve"] = curve
+        if curve >= epsilon:
+            epsilon, assumes = curve, GDP if families.gaussian(ready.releases) else FAMILY
     return LowerBound("worst_case", epsilon, confidence, assumes, counted, right, counted, 0.0, details)
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    """Chosen before anything is counted: for rates, for guesses that are right, and which of them to go by."""
-
-    rates: float
-    middle: float
-    by_family: bool
+def by_curve(right: int, guesses: int, ready: Audited, delta: float, miss: float) -> float:
+    """The least that the charged releases cost, if so many guesses were right, but for a chance `miss`."""
+    return families.epsilon_of(at_least(right, guesses, miss), ready.releases, delta)
 
 
 def scored(
     ready: Audited, tuning: int, counted: int, confidence: float, delta: float, progress: Progress = _quiet
-) -> tuple[Test, Thresholds, Seen]:
+) -> tuple[Test, float, Seen]:
     """A test and a threshold that were chosen on trials of their own, and the trials that count."""
     fed, w, rounds = ready.fed, ready.w, ready.rounds
     done, of = [0], rounds * (2 if fed.unit is ProtectedUnit.CLIENT else 3)
@@ -186,21 +179,18 @@ def scored(
 
     first = play(tuning, 0)
     test = fitted(first, canary_clients.correlation_of(fed, w, rounds))
-    thresholds = _thresholds(test.score(first.shown), first.world, ready, confidence, delta)
-    return test, thresholds, play(counted, 1)
+    threshold = _threshold(test.score(first.shown), first.world, confidence, delta)
+    return test, threshold, play(counted, 1)
 
 
-def _thresholds(scores: Tensor, world: Tensor, ready: Audited, confidence: float, delta: float) -> Thresholds:
+def _threshold(scores: Tensor, world: Tensor, confidence: float, delta: float) -> float:
+    """Where rates would prove most on the tuning trials: few of them say little of the tails, and know it."""
     negative, positive = scores[~world].cpu().numpy(), scores[world].cpu().numpy()
-    miss = 1 - confidence
 
     def worth(alarms: int, hits: int) -> float:
-        """What the tuning trials would prove: few of them say little of the tails, and know it."""
-        return from_rates(alarms, len(negative), hits, len(positive), delta, miss)
+        return from_rates(alarms, len(negative), hits, len(positive), delta, 1 - confidence)
 
-    rates = best_threshold(negative, positive, worth)
-    promised = worth(int((negative > rates).sum()), int((positive > rates).sum()))
-    return Thresholds(rates, 0.0, families.known(ready.releases) and promised < ready.certified)
+    return best_threshold(negative, positive, worth)
 
 
 def _terms(

@@ -162,35 +162,38 @@ def _round(
         silent = torch.zeros_like(blank)
         there, gone = sent(update, yes, silent), sent(-update if replaces else update, yes if replaces else no, silent)
         mine = torch.where(present, there, gone)
-        total, message, clean = silent, silent, silent
+        total, message, clean = silent, mine, mine if inside else silent
         for number in numbers.tolist():
-            share = noise_share(fed, blank, round, number, size) if number in sharing else silent
+            share = noise_share(fed, blank, round, number, size) if number in sharing else None
             if number == CANARY:
-                with_data = present | yes if replaces else present
-                message = sent(torch.where(present, update, -update if replaces else update), with_data, share)
-                total, clean = total + message, clean + mine
-            else:
+                if share is not None:
+                    with_data = present | yes if replaces else present
+                    message = sent(torch.where(present, update, -update if replaces else update), with_data, share)
+                total = total + message
+            elif share is not None:  # who has neither data nor noise sends zeros
                 total = total + sent(torch.zeros_like(update), no, share)
         offer = Offer(round, numbers, w, broadcast)
         new, after = close_round(fed, offer, [Reply(numbers, total)], MethodState(**own), trusted=True)
         seen = message if fed.method.local_only else after.transform[SEEN]
-        towards, away = there.double(), gone.double()
-        middle, half = (towards + away) / 2, (towards - away) / 2
-        if not replaces:  # from 0 (not there) to 1
-            middle, half = away, towards - away
-        length = half.square().sum().clamp(min=1e-300)
+        middle, half = (gone, there - gone) if not replaces else ((there + gone) / 2, (there - gone) / 2)
+        length = _product(half, half).clamp(min=1e-300)
         kept = {name: value for name, value in after.transform.items() if name != SEEN}
         lanes.lane.pop()
         return (
             new,
             {"transform": kept, "mechanism": after.mechanism, "server": after.server},
-            ((seen.double() - middle) * half).sum() / length,
-            ((clean.double() - middle) * half).sum() / length,
+            _product(seen - middle, half) / length,
+            _product(clean - middle, half) / length,
         )
 
     arguments = (torch.arange(len(models), device=w.device), models, states, keys, world)
     found: tuple[Tensor, dict[str, State], Tensor, Tensor] = torch.func.vmap(lane_round, randomness="same")(*arguments)
     return found
+
+
+def _product(one: Tensor, other: Tensor) -> Tensor:
+    """The inner product in float64, also of whole numbers."""
+    return (one * other).sum(dtype=torch.float64)
 
 
 def _spread(state: State, count: int) -> State:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from cloister.cli import after
+from cloister.cli.attack import attack
 from cloister.cli.audit import audit
 from cloister.cli.commands import Command, Commands
 from cloister.cli.compare import compare
@@ -114,6 +115,7 @@ app.command(cls=Command, options_metavar="[FILE.toml] [KEY=VALUE ...] [OPTIONS]"
 app.command(cls=Command, options_metavar="[METHOD] [KEY=VALUE ...]", context_settings=_ANY_KEYS)(keys)
 app.command(cls=Command)(show)
 app.command(cls=Command)(landscape)
+app.command(cls=Command)(attack)
 app.command(cls=Command)(theory)
 app.command("report", cls=Command)(write_report)
 app.command(cls=Command, options_metavar="[NAME] [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(reproduce)

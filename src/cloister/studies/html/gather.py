@@ -19,6 +19,7 @@ from cloister.runs.folder import RunFolder
 from cloister.runs.recorded import Recorded
 from cloister.runs.report.runs import kept_lines
 from cloister.runs.scores import score_at_epsilon, watched_in
+from cloister.studies.attacks.found import Attacks, read_attacks
 from cloister.studies.html.discover import Found, rankings, run_folders
 from cloister.studies.html.landscape_file import Landscape, read_landscape
 
@@ -46,6 +47,7 @@ class RunData:
     recorded: Recorded | None
     communication: Communication | None
     landscape: Landscape | None
+    attacks: Attacks | None
     finished: bool
     adds_up: bool
     """Whether what a line says of epsilon holds for a run that ends there."""
@@ -192,6 +194,7 @@ def read_run(path: Path) -> RunData:
         recorded=measurement_file.read(path),
         communication=communication_of(description, lines) if lines else None,
         landscape=read_landscape(path),
+        attacks=read_attacks(path),
         finished=folder.finished,
         adds_up=_adds_up(lines, certificate, verified.at.stop is not None),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cloister.studies.html import tables
 from cloister.studies.html.figures.at_epsilon import at_equal_epsilon, blocks
+from cloister.studies.html.figures.attacks import inversions, memberships
 from cloister.studies.html.figures.landscapes import landscapes
 from cloister.studies.html.figures.lines import over_epsilon, over_rounds
 from cloister.studies.html.figures.matrices import MOST_CLIENTS, label_matrix, upload_bars
@@ -32,7 +33,7 @@ class Section:
 def sections(style: Style, labels: bool = True) -> list[Section]:
     """All that these runs have data for; `labels` says whether data sets may be read to show who holds what."""
     made = [scores(style), norms(style), clipping(style), schedules(style), updates(style), gap(style)]
-    made += [loss_landscapes(style), communication(style), partitions(style) if labels else None]
+    made += [loss_landscapes(style), attacks(style), communication(style), partitions(style) if labels else None]
     return [section for section in made if section is not None]
 
 
@@ -161,6 +162,12 @@ def loss_landscapes(style: Style) -> Section | None:
     drawn = [figure for of in ("loss", "accuracy") for figure in landscapes(style, groups, of)]
     table = tables.sharpness(groups)
     return Section("landscapes", "Loss landscapes", tuple(drawn), (table,) if table else ()) if drawn else None
+
+
+def attacks(style: Style) -> Section | None:
+    """What attackers made of runs, where somebody attacked them."""
+    groups = style.study.having(lambda run: run.attacks)
+    return _section("attacks", "Attacks", [inversions(style, groups), memberships(style, groups)])
 
 
 def communication(style: Style) -> Section | None:

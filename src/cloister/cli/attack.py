@@ -1,0 +1,72 @@
+"""`cloister attack`: what runs give away, as pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cloister.cli.output import say, working
+from cloister.errors import expect, expect_one_of
+
+if TYPE_CHECKING:
+    from cloister.studies.attacks.found import Attacks
+
+_KINDS = ("inversion", "membership", "all")
+
+
+def attack(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs that have ended, without and with privacy, say.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The picture [default: attacks.png in the run's folder].")
+    ] = None,
+    kind: Annotated[str, typer.Option(help="inversion, membership, or all.")] = "all",
+    images: Annotated[int, typer.Option(help="Of so many clients one image is sought.")] = 4,
+    steps: Annotated[int, typer.Option(help="Steps of an inversion.")] = 400,
+    samples: Annotated[int, typer.Option(help="So many members, and as many others.")] = 5000,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+) -> None:
+    """Attack runs of simulations: images from updates, and members from the final model. NOT PRIVATE.
+
+    Inversion: from what one client sends in the first round, everybody else's part known, an image is sought whose
+    gradient points the same way (Geiping et al. 2020). Membership: who was trained on has a smaller loss (Yeom et al.
+    2018); beside it stands what the certified epsilon and delta allow at most.
+
+    \b
+    cloister run experiments/attacks.toml --folder runs/open
+    cloister run experiments/attacks.toml method=dp_fedavg clip_norm=1 epsilon=8 delta=1e-4 --folder runs/private
+    cloister attack runs/open runs/private -o attacks.png
+
+    Figures go into attacks.json in each folder, and `cloister report` shows them.
+    """
+    expect_one_of("--kind", kind, _KINDS)
+    expect(len(runs) == 1 or output is not None, "-o FILE for several runs", "none", "name the picture")
+    picture = output or runs[0] / "attacks.png"
+    from cloister.runs.folder import RunFolder
+
+    for path in runs:
+        RunFolder.open(path)
+    from cloister.runs.report import expect_plot
+    from cloister.studies.attacks.attack import KINDS
+    from cloister.studies.attacks.attack import attack as attack_run
+    from cloister.studies.attacks.found import write_attacks
+    from cloister.studies.attacks.plots import attacks_plot
+
+    expect_plot(picture)
+    found: dict[str, Attacks] = {}
+    for path in runs:
+        with working(f"attacking {path.name}"):
+            kinds = [one for one in KINDS if kind in (one, "all")]
+            one = attack_run(path, kinds, images=images, steps=steps, samples=samples, seed=seed)
+        name = one.title if one.title not in found else f"{one.title} ({path.name})"
+        found[name] = one
+        if one.inversion:
+            alike = ", ".join(f"{each.correlation:.2f}" for each in one.inversion)
+            say(f"{path}: images were found to a correlation of {alike}")
+        if one.membership is not None:
+            at = ", ".join(f"{value:.3f} at {rate}" for rate, value in one.membership.at.items())
+            say(f"{path}: members are told apart with area {one.membership.area:.3f}; true positive rate {at}")
+        say(f"{write_attacks(path, one)}: NOT PRIVATE")
+    attacks_plot(found, picture)
+    say(f"plot: {picture}")
