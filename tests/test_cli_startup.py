@@ -23,7 +23,8 @@ PRICING = ("numpy", "scipy", "dp_accounting", "safetensors")
 
 COMMANDS = (
     *("run", "resume", "plan", "keys", "show", "report", "landscape", "theory", "methods", "compare", "tune", "demo"),
-    *("audit", "attack", "predict", "export", "keys new", "keys show", "serve", "join", "publish", "certificate", "verify"),
+    *("audit", "attack", "predict", "export", "keys new", "keys show", "serve", "join"),
+    *("publish", "certificate", "verify"),
     *("federation", "federation init", "federation terms", "federation trial", "federation status"),
 )
 LIGHT = [

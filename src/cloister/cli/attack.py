@@ -35,18 +35,17 @@ def attack(
 
     \b
     cloister run experiments/attacks.toml --folder runs/open
-    cloister run experiments/attacks.toml method=dp_fedavg clip_norm=1 epsilon=8 delta=1e-4 --folder runs/private
-    cloister attack runs/open runs/private -o attacks.png
+    cloister run experiments/attacks.toml method=dp_fedavg clip_norm=0.5 epsilon=8 --folder runs/dp
+    cloister attack runs/open runs/dp -o attacks.png
 
     Figures go into attacks.json in each folder, and `cloister report` shows them.
     """
     expect_one_of("--kind", kind, _KINDS)
     expect(len(runs) == 1 or output is not None, "-o FILE for several runs", "none", "name the picture")
     picture = output or runs[0] / "attacks.png"
-    from cloister.runs.folder import RunFolder
-
     for path in runs:
-        RunFolder.open(path)
+        found_there = "a run" if (path / "description.json").is_file() else f"no description.json in {path}"
+        expect(found_there == "a run", "the folder of a run", found_there, "check the name")
     from cloister.runs.report import expect_plot
     from cloister.studies.attacks.attack import KINDS
     from cloister.studies.attacks.attack import attack as attack_run
