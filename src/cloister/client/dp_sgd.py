@@ -6,6 +6,10 @@ Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar & Zhang, "Deep learning with di
 
 The batch is drawn in secret for every step, the divisor is a constant, and a batch without a sample still gives its
 noise. What follows from g (momentum, Adam, the update, the server's mean) is computed from what was paid for.
+
+On a grid, what is released is an exact rounding of (computed sum + ideal noise). The sum itself is computed in floating
+point, of all samples at once, and rounded on the way by amounts that depend on all of them; no bound on that is priced,
+and certificates say so.
 """
 
 from __future__ import annotations
@@ -13,12 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from cloister.client.thresholds import Threshold
+from cloister.client.thresholds import Noised, Threshold, continuous, rounded
 from cloister.client.training import Optimizer, expect_batches
 from cloister.core import (
     Batch,
@@ -31,6 +36,7 @@ from cloister.core import (
     PoissonRate,
     PrivateSteps,
     Settings,
+    Step,
     Tensors,
 )
 from cloister.core.sparsity import expect_fraction, kept_of
@@ -154,20 +160,30 @@ def dp_sgd(
         mask = torch.zeros_like(w).scatter(0, rank[: kept_of(w.shape[0], active)], torch.ones_like(w))
         return {"active": mask}
 
-    def step(objective: Objective, state: Tensors, start: Tensor, batch: Batch, round: Tensor) -> Tensors:
+    def step(
+        objective: Objective,
+        state: Tensors,
+        start: Tensor,
+        batch: Batch,
+        round: Tensor,
+        noised: Noised = continuous,
+    ) -> Tensors:
         size, mask = start.shape[0], state.get("active")
         constant = follow is None and number is None
         clip_norm: Tensor | float = threshold.start if constant else state["threshold"][0]
         clipping.expect(size if active is None else kept_of(size, active), size, threshold.start)
         total, norms = clipping.sums(objective, state["w"], batch, clip_norm, mask)
         noise = batch.noise[:size] if mask is None else batch.noise[:size] * mask
-        gradient = (total + clip_norm * noise) / batch.count
+        gradient = noised(total, clip_norm, noise) / batch.count
         if mask is not None:
             gradient = gradient * (size / kept_of(size, active or 1.0))
         new = {**state, **optimizer.step(state, gradient, round)}
         if follow is not None:
-            new["threshold"] = follow(state["threshold"], norms, batch.mask, batch.noise[size:], batch.count)
+            new["threshold"] = follow(state["threshold"], norms, batch.mask, batch.noise[size:], batch.count, noised)
         return new
+
+    def on_grid(given: Step, grid: float) -> Step | None:
+        return partial(step, noised=partial(rounded, grid)) if given is step else None
 
     def update(layout: Layout, state: Tensors, start: Tensor) -> Tensor:
         return state["w"] - start
@@ -192,6 +208,7 @@ def dp_sgd(
             clip_norm=threshold.start if follow is None and number is None else None,
             draws=lambda size: size + (follow is not None),
             worth=threshold.worth,
+            on_grid=on_grid,
         ),
     )
 

@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 
 from cloister.core import Batching
+from cloister.core.noise_grid import points_of
+from cloister.random.rounded_normal import rounded_normal
 from cloister.random.samplers import bernoulli_indices, subsets
 from cloister.random.streams import Streams
 
@@ -119,10 +121,18 @@ class StepNoise:
     """The noise of some clients' steps, drawn a few steps at a time: all of a round's may not fit into memory."""
 
     def __init__(
-        self, streams: Streams, round: int, sources: Sequence[tuple[int, float, int]], like: Tensor, places: int
+        self,
+        streams: Streams,
+        round: int,
+        sources: Sequence[tuple[int, float, int]],
+        like: Tensor,
+        places: int,
+        grid: float | None = None,
     ) -> None:
-        """`sources`: each client's number, noise multiplier and number of steps; `like` [n] is the noise of a step."""
+        """`sources`: each client's number, noise multiplier and number of steps; `like` [n] is the noise of a step.
+        With a `grid`, noise is rounded to it, exactly."""
         self.streams, self.round, self.sources, self.like, self.places = streams, round, sources, like, places
+        self.grid = grid
         self.block = max(1, AHEAD // max(like.numel(), 1))
         self.most = max((steps for _, _, steps in sources), default=0)
         self._drawn: tuple[int, Tensor] | None = None
@@ -147,8 +157,13 @@ class StepNoise:
             client, scale, steps = source
             taken = max(min(steps - first, self.block), 0)
             own = drawn[:taken, place]
-            noise = self.streams.protective_normal(own, "step noise", self.round, client, number)
-            torch.mul(noise, scale, out=own)
+            if self.grid is not None and scale:
+                points = points_of(scale, self.grid)
+                noise = rounded_normal(own.numel(), points, self.streams, "step noise", self.round, client, number)
+                own.copy_(noise.view(own.shape) * self.grid)
+            else:
+                noise = self.streams.protective_normal(own, "step noise", self.round, client, number)
+                torch.mul(noise, scale, out=own)
             drawn[taken:, place] = 0
 
         several = len(self.sources) > 1 and not drawn.is_cuda and torch.get_num_threads() > 1

@@ -20,10 +20,25 @@ from torch import Tensor
 
 from cloister.client.gradient_median import ReleasedNumber
 from cloister.core import Settings
+from cloister.core.noise_grid import nearest
 from cloister.errors import expect, expect_positive, expect_share
 
-Follow = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(threshold [1], norms [b], which are real [b], normal noise scaled to z [1], expected batch) -> threshold [1]"""
+Noised = Callable[[Tensor, Tensor | float, Tensor], Tensor]
+"""(sum, what one sample can move it by, normal noise scaled to z) -> the sum, with noise of z times that"""
+
+Follow = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Noised], Tensor]
+"""(threshold [1], norms [b], which are real [b], normal noise scaled to z [1], expected batch, how noise is added) ->
+threshold [1]"""
+
+
+def continuous(total: Tensor, unit: Tensor | float, noise: Tensor) -> Tensor:
+    """In the floating point of the sum."""
+    return total + unit * noise
+
+
+def rounded(grid: float, total: Tensor, unit: Tensor | float, noise: Tensor) -> Tensor:
+    """In float64 and on a grid: the sum of two of its points is exact, or rounded once, as any release may be."""
+    return (unit * (nearest(total, unit, grid) + noise)).to(total.dtype)
 
 
 @dataclass(frozen=True)
@@ -62,8 +77,10 @@ def repaired(start: float, norm_bound: float, alpha: float = 1.0, floor: float =
     expect_positive("alpha", alpha, "1 clips to the mean norm")
     expect_positive("query_noise", query, "noise of the query in multiples of the gradient's; 5 costs 2 percent")
 
-    def follow(now: Tensor, norms: Tensor, real: Tensor, noise: Tensor, expected: Tensor) -> Tensor:
-        total = norms.clamp(max=norm_bound).sum() + query * norm_bound * noise
+    def follow(
+        now: Tensor, norms: Tensor, real: Tensor, noise: Tensor, expected: Tensor, noised: Noised = continuous
+    ) -> Tensor:
+        total = noised(norms.clamp(max=norm_bound).sum(), query * norm_bound, noise)
         return (alpha * total / expected).clamp(floor, norm_bound)
 
     settings = {"start": start, "norm_bound": norm_bound, "alpha": alpha, "floor": floor, "query": query}
@@ -79,8 +96,10 @@ def as_written(start: float, alpha: float = 1.0, floor: float = 1e-4, most: floa
     _expect_range(start, floor, most)
     expect_positive("alpha", alpha, "1 clips to the mean norm")
 
-    def follow(now: Tensor, norms: Tensor, real: Tensor, noise: Tensor, expected: Tensor) -> Tensor:
-        total = torch.minimum(norms, now).sum() + now * noise
+    def follow(
+        now: Tensor, norms: Tensor, real: Tensor, noise: Tensor, expected: Tensor, noised: Noised = continuous
+    ) -> Tensor:
+        total = noised(torch.minimum(norms, now).sum(), now, noise)
         return (alpha * total / expected).abs().clamp(floor, most)
 
     settings = {"start": start, "alpha": alpha, "floor": floor, "most": most}
@@ -100,9 +119,11 @@ def quantile(
     expect_positive("clip_lr", lr, "0.2 is usual")
     expect_positive("query_noise", query, "noise of the query in multiples of the gradient's; 5 costs 2 percent")
 
-    def follow(now: Tensor, norms: Tensor, real: Tensor, noise: Tensor, expected: Tensor) -> Tensor:
+    def follow(
+        now: Tensor, norms: Tensor, real: Tensor, noise: Tensor, expected: Tensor, noised: Noised = continuous
+    ) -> Tensor:
         within = torch.where(real, (norms <= now).to(norms.dtype) - 0.5, 0.0)
-        found = (within.sum() + query / 2 * noise) / expected + 0.5
+        found = noised(within.sum(), query / 2, noise) / expected + 0.5
         return (now * torch.exp(-lr * (found.clamp(0, 1) - share))).clamp(floor, most)
 
     settings = {"start": start, "share": share, "lr": lr, "query": query, "floor": floor, "most": most}

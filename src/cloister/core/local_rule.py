@@ -140,12 +140,14 @@ class PrivateSteps:
 
     A step takes `draws(d)` normal numbers, already scaled to the noise multiplier of its gradient, z; `worth(z)` is the
     multiplier of the one Gaussian release that all its queries together amount to. `clip_norm` bounds one sample's
-    share.
+    share. `on_grid(step, grid)` is the step that rounds its sums to a grid before noise on that grid is added
+    (`core/noise_grid.py`), in units of what a sample can move them by; None of a step that is not the rule's own.
     """
 
     clip_norm: float | None
     draws: Callable[[int], int]
     worth: Callable[[float], float]
+    on_grid: Callable[[Step, float], Step | None] | None = None
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,10 @@ class Mechanism:
 
     Central noise may be correlated over rounds: `correlate(drawn, round, state) -> (noise, state)`, which is worth what
     independent noise is worth to whoever takes part once in `min_separation` rounds at most. Its state begins empty.
+
+    `on_grid(mechanism, grid)` is the same mechanism with noise that is rounded, exactly, to a grid, for messages that
+    are (`core/noise_grid.py`); None where that would not be post-processing of what is priced. It then has a `grid`:
+    with place "local", in units of what one sample can move a step's sum by.
     """
 
     name: str
@@ -72,6 +76,8 @@ class Mechanism:
     correlate: Correlate | None = None
     min_separation: int = 1
     honest_fraction: float | None = None
+    on_grid: Callable[[Mechanism, float], Mechanism] | None = None
+    grid: float | None = None
 
     def __post_init__(self) -> None:
         expect_one_of("place", self.place, get_args(Place))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import partial
 
 from torch import Tensor
 
 from cloister.core import Mechanism, State
 from cloister.errors import expect_count
-from cloister.mechanisms.gaussian import TRUST, gaussian_share
+from cloister.mechanisms.gaussian import TRUST, gaussian_share, rounded
 
 
 def tree(noise_multiplier: float | None, cycle: int) -> Mechanism:
@@ -19,18 +21,25 @@ def tree(noise_multiplier: float | None, cycle: int) -> Mechanism:
     one round of a cycle, and so in at most h = floor(log2 cycle) + 1 nodes that are ever used (one a level). Noise of
     standard deviation sqrt(h) z S a node is therefore worth one Gaussian release of multiplier z. Every cycle starts a
     tree of its own (Kairouz et al. 2021 call this restarting).
+
+    On a grid, the noise of every node is rounded exactly. All that is released is a sum of nodes, each with the sum of
+    its rounds, so a function of their (sums + noise), rounded: post-processing of the mechanism that is priced.
     """
     expect_count("cycle", cycle, "the number of rounds in which everybody has a turn")
     levels = cycle.bit_length()
 
-    def correlate(drawn: Tensor, round: int, state: State) -> tuple[Tensor, State]:
+    def correlate(drawn: Tensor, round: int, state: State, width: float = math.sqrt(levels)) -> tuple[Tensor, State]:
         place = (round - 1) % cycle + 1
         level = (place & -place).bit_length() - 1  # the node that ends here and is as large as can be
-        node = math.sqrt(levels) * drawn
+        node = width * drawn
         noise = node
         for below in range(level):  # smaller nodes, which the new one takes the place of
             noise = noise - state.get(f"node {below}", 0.0)
         return noise, {**state, f"node {level}": node}
+
+    def on_grid(mechanism: Mechanism, grid: float) -> Mechanism:
+        """Drawn as wide as a node's noise is: what is multiplied afterwards would leave the grid."""
+        return replace(rounded(mechanism, grid, math.sqrt(levels)), correlate=partial(correlate, width=1.0))
 
     return Mechanism(
         "tree",
@@ -41,6 +50,7 @@ def tree(noise_multiplier: float | None, cycle: int) -> Mechanism:
         settings_beside={"cycle": cycle, "levels": levels},
         correlate=correlate,
         min_separation=cycle,
+        on_grid=on_grid,
     )
 
 
@@ -50,7 +60,7 @@ def banded(noise_multiplier: float | None, band: int) -> Mechanism:
     Releasing x + C^-1 z is releasing C x + z. C has the first `band` coefficients of (1 - t)^(-1/2), the square root of
     the matrix of prefix sums, scaled to columns of norm 1. A client's turns are at least `band` rounds apart, so that
     its columns do not overlap, and each turn is worth one Gaussian release of multiplier z (Choquette-Choo et al.
-    2023; Kalinin & Lampert 2024 for the coefficients).
+    2023; Kalinin & Lampert 2024 for the coefficients). It has no grid: C x is on none, whatever x is on.
     """
     expect_count("band", band, "over how many rounds noise cancels; 1 is independent noise")
     c = square_root(band)

@@ -1,4 +1,4 @@
-"""The client's half of a round: pay (where samples are protected), train, encode, add a share of the noise.
+"""The client's half of a round: pay (where samples are protected), train, encode, round, add a share of the noise.
 
 Guarantee, where clients are protected: a message has the norm that was declared, whatever the client's data. An update
 that is not finite counts as zero (with its share of the noise).
@@ -20,6 +20,7 @@ from torch import Tensor
 from cloister.client.batches import Chunk, Drawn, Work
 from cloister.client.poisson_batches import StepNoise, draw_batches
 from cloister.core import Batch, Grad, Phase, State, Tensors
+from cloister.core.noise_grid import slack
 from cloister.core.precision import multiplying
 from cloister.errors import BudgetExceededError, CloisterError
 from cloister.privacy.ledger import Ledger
@@ -183,13 +184,15 @@ class RoundPlan:
         fed, local = self.fed, self.fed.method.local
         if local.private is None:
             return None
-        like = self.offer.w.new_empty(local.private.draws(self.offer.w.shape[0]))
+        numbers, grid = local.private.draws(self.offer.w.shape[0]), fed.method.mechanism.grid
+        like = self.offer.w.new_empty(numbers, dtype=self.offer.w.dtype if grid is None else torch.float64)
         sizes = fed.population.counts[clients].tolist()
-        sources = [
-            (client, fed.noise_of(client) * self.offer.noise_scale, local.batching.steps_for(size, self.offer.round))
-            for client, size in zip(clients.tolist(), sizes, strict=True)
-        ]
-        return StepNoise(fed.streams, self.offer.round, sources, like, places)
+        sources = []
+        for client, size in zip(clients.tolist(), sizes, strict=True):
+            noise = fed.noise_of(client) * self.offer.noise_scale
+            wider = 1.0 if grid is None else 1 + slack(numbers, grid, size)
+            sources.append((client, noise * wider, local.batching.steps_for(size, self.offer.round)))
+        return StepNoise(fed.streams, self.offer.round, sources, like, places, grid)
 
     def remember(self, clients: Tensor, states: Tensors) -> None:
         """Keep what clients want to keep; not of one whose numbers are no longer finite."""
@@ -283,7 +286,7 @@ def message_of(fed: Federation, w: Tensor, broadcast: State, state: Tensors, sen
         # scaling can make a huge update infinite, and what is not finite has no bound
         finite = finite & _is_finite(message)
         counts = finite & sending.has_data
-    message = _zero_unless(sending.has_data if whole else counts, message)
+    message = fed.placed(_zero_unless(sending.has_data if whole else counts, message))
     if fed.method.mechanism.place == "distributed":
         message = message + sending.share
     return message if transform.after is None else transform.after(message, context), finite

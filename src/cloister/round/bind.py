@@ -27,6 +27,7 @@ from cloister.core import (
     Tensors,
 )
 from cloister.core.mechanism import as_drawn
+from cloister.core.noise_grid import STEP_GRID, grid_of, on_grid
 from cloister.core.state import flatten
 from cloister.errors import CloisterError, expect
 from cloister.privacy.events import Adjacency, Event, Gaussian, PoissonGaussian
@@ -56,6 +57,9 @@ class Federation:
     """Every client's noise multiplier, where steps are private by themselves and clients differ."""
     copies: int = 1
     """With how many clients a sample may lie: each of them releases something about it."""
+    rounded: bool | None = None
+    """Whether Gaussian noise, and what it is added to, is rounded to a grid, where that is post-processing
+    (`core/noise_grid.py`); None: with secure randomness."""
     sensitivity: Sensitivity = field(init=False)
     """What is known of any client's message."""
     event: Event = field(init=False)
@@ -76,6 +80,8 @@ class Federation:
                 f"Expected samples that lie with one client for {method.name} with trust = sum, found some that lie "
                 f"with {self.copies}: they would move one sum together, which is not priced, so use trust = message."
             )
+        if self.rounds:
+            method = _on_grid(method, layout)
         own = len(self.multipliers)
         expect(own in (0, clients), f"a noise multiplier for each of {clients} clients", own, "give as many, or none")
         derived = {
@@ -88,6 +94,17 @@ class Federation:
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether noise is rounded to a grid."""
+        return self.streams.secure if self.rounded is None else self.rounded
+
+    @property
+    def grid(self) -> float | None:
+        """The grid of messages, where the server adds noise that is rounded to it."""
+        mechanism = self.method.mechanism
+        return mechanism.grid if mechanism.place == "central" else None
 
     def noise_of(self, client: int) -> float:
         """The noise multiplier of a client's private steps."""
@@ -122,12 +139,24 @@ class Federation:
         return Context(self.objective, self.public_samples, self.denominator, w, key, size, broadcast, samples=samples)
 
     def blank(self, w: Tensor, broadcast: State) -> Tensor:
-        """A message of zeros: messages are not always of the shape and type of the model."""
+        """A message of zeros: messages are not always of the shape and type of the model. On a grid they are float64,
+        in which their sums are exact."""
         if "message" not in self._blank:
+            encoded = self.encoded(w, broadcast)
+            self._blank["message"] = encoded if self.grid is None else encoded.double()
+        return self._blank["message"]
+
+    def encoded(self, w: Tensor, broadcast: State) -> Tensor:
+        """The same in the type that encoding leaves, and decoding takes: one message on a grid is exact in it, too."""
+        if "encoded" not in self._blank:
             made = self.method.transform.encode(torch.zeros_like(w), self.context(w, broadcast))
             _expect_as_declared(self.method, made, self.sensitivity)
-            self._blank["message"] = torch.zeros_like(made)
-        return self._blank["message"]
+            self._blank["encoded"] = torch.zeros_like(made)
+        return self._blank["encoded"]
+
+    def placed(self, message: Tensor) -> Tensor:
+        """One client's message as it is added to others: on the grid, where there is one, and within the bound."""
+        return message if self.grid is None else on_grid(message, self.grid, self.sensitivity.l2)
 
     def broadcast(self, round: int, w: Tensor, state: State) -> State:
         """What every client is told beside the model; `state` is the transform's."""
@@ -140,6 +169,23 @@ class Federation:
         start = self.method.local.init(w) if names else {}
         clients = self.population.clients
         return {n: known[n].clone() if n in known else start[n].expand(clients, -1).clone() for n in names}
+
+
+def _on_grid(method: Method, layout: Layout) -> Method:
+    """The (bound) method with noise that is rounded to a grid, where its mechanism has such noise."""
+    mechanism, sensitivity, private = method.mechanism, sensitivity_of(method, layout), method.local.private
+    if mechanism.on_grid is None or not mechanism.noise_multiplier:
+        return method
+    if mechanism.place == "central" and math.isfinite(sensitivity.l2):
+        grid = grid_of(sensitivity.l2, mechanism.noise_multiplier * sensitivity.unit)
+        return replace(method, mechanism=mechanism.on_grid(mechanism, grid))
+    if mechanism.place == "local" and private is not None and private.on_grid is not None:
+        (phase,) = method.local.phases
+        step = private.on_grid(phase.step, STEP_GRID)
+        if step is not None:
+            local = replace(method.local, phases=(replace(phase, step=step),))
+            return replace(method, mechanism=mechanism.on_grid(mechanism, STEP_GRID), local=local)
+    return method
 
 
 def _zero_on(device: torch.device) -> Tensor:
@@ -157,9 +203,12 @@ def bind(
     public_samples: Samples | None = None,
     multipliers: tuple[float, ...] = (),
     copies: int = 1,
+    rounded: bool | None = None,
 ) -> Federation:
     """A federation whose parts fit one another: a message of zeros has gone all the way there and back."""
-    fed = Federation(method, cohort, objective, population, streams, precision, public_samples, multipliers, copies)
+    fed = Federation(
+        method, cohort, objective, population, streams, precision, public_samples, multipliers, copies, rounded
+    )
     _dry_run(fed, w)
     return fed
 
@@ -169,7 +218,7 @@ def _dry_run(fed: Federation, w: Tensor) -> None:
     try:
         broadcast = fed.broadcast(1, w, state.transform)
         flatten({"state": vars(state), "broadcast": broadcast})  # which refuses names that would be lost
-        context, message = fed.context(w, broadcast), fed.blank(w, broadcast)
+        context, message = fed.context(w, broadcast), fed.encoded(w, broadcast)
         if method.transform.after is not None:
             message = method.transform.after(message, context)
         if method.mechanism.correlate is not None:

@@ -4,7 +4,7 @@
                   2 charge     the ledger, before anything is computed; raises BudgetExceededError
                   3 broadcast  what the clients are told beside the model (a shared mask, a clip)
     answer        4 local      each client's update            \\
-                  5 encode     clip it, compress it, ...        >  mapped over the cohort by an engine
+                  5 encode     clip it, compress it, round it,  >  mapped over the cohort by an engine
                   6 share      add noise, when distributed     /
     close_round   7 aggregate  sum, by client number
                   8 noise      add noise, when central (or what is missing of the clients' shares)
@@ -139,12 +139,15 @@ def _closed(
     offer.closed.append(True)
     total, took_part, samples = None, 0, 0.0
     for reply in replies:
-        total = reply.message if total is None else total + reply.message
+        # What one node sent is rounded here once more, which changes nothing if it was: nobody has to believe it.
+        message = fed.placed(reply.message) if len(reply.clients) == 1 else reply.message
+        total = message if total is None else total + message
         took_part += len(reply.clients)
         samples += reply.samples
     if total is None:
         total = fed.blank(w, offer.broadcast).clone()
     total, mechanism_state = _with_server_noise(fed, offer.round, total, took_part, state.mechanism)
+    total = total.to(fed.encoded(w, offer.broadcast).dtype)  # of what is released: what was on a grid may leave it
     mean, transform_state = mean_of(fed, offer, total, took_part, samples, state.transform)
     context = replace(fed.context(w, offer.broadcast), released=transform_state)
     w, server_state = method.server.update(w, mean, state.server, context)

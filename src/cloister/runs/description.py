@@ -186,7 +186,7 @@ def _claim(fed: Federation, arithmetic: str) -> ClaimDescription:
 def _upload(fed: Federation, w: Tensor) -> int:
     """Bytes that a client sends in a round."""
     told = fed.broadcast(1, w, fed.method.init(w).transform)
-    message, transform = fed.blank(w, told), fed.method.transform
+    message, transform = fed.encoded(w, told), fed.method.transform
     numbers = message.numel() if transform.entries is None else transform.entries(message.numel())
     return -(-numbers * (transform.bits or 8 * message.element_size()) // 8)
 

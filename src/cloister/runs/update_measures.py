@@ -73,8 +73,8 @@ def signal_of(sums: UpdateSums, plan: RoundPlan, outcome: Outcome, state: State)
         by = max(sums.weights, 1.0)
     found: dict[str, Any] = {"signal": None, "noise": None, "ratio": None}
     if sums.messages is not None and outcome.mean is not None:
-        blank = fed.blank(plan.offer.w, plan.offer.broadcast)
-        exact, _ = mean_of(fed, plan.offer, sums.messages.to(blank.dtype), took_part, samples, state)
+        encoded = fed.encoded(plan.offer.w, plan.offer.broadcast)
+        exact, _ = mean_of(fed, plan.offer, sums.messages.to(encoded.dtype), took_part, samples, state)
         noise = _norm(outcome.mean - exact) if fed.method.mechanism.noise_multiplier else 0.0
         found = {"signal": _norm(exact), "noise": noise, "ratio": _norm(exact) / noise if noise else None}
     found["expected_noise"] = expected_noise(plan, took_part)
