@@ -8,6 +8,10 @@ most (`mechanisms/sample_shares.py`).
 
 Guarantee: noise of standard deviation `noise_multiplier` in every coordinate of what leaves, for a sum that one
 protected unit moves by 1 at most (by 2, where it is replaced, which the event's price knows).
+
+Where noise is rounded (`core/noise_grid.py`), what every protected unit adds is rounded toward zero to a grid, and kept
+within norm 1 exactly, so that sums are exact. Second moments of single samples, of which only the sum is seen, are
+rounded as a whole: for that, and for the roundings of products, their noise is wider. Shares of noise are not rounded.
 """
 
 from __future__ import annotations
@@ -20,10 +24,12 @@ import torch
 from torch import Tensor
 
 from cloister.client.population import Population
+from cloister.core.noise_grid import grid_of, nearest, on_grid, points_of, slack
 from cloister.errors import BudgetExceededError, CloisterError
 from cloister.privacy.events import Adjacency, Event, FixedSizeGaussian, Gaussian, NonPrivate
 from cloister.privacy.ledger import Charge, Ledger
 from cloister.privacy.unit import ProtectedUnit, sample_account
+from cloister.random.rounded_normal import rounded_normal
 from cloister.round.bind import Federation
 from cloister.round.run_round import SERVER
 
@@ -123,12 +129,18 @@ def contribution(
     """
     if fed.unit is ProtectedUnit.CLIENT:
         return _means(fed, query, population, clients, round, counted)
-    sums = None if query.second_moments or not clients else _sums(query, population)
+    sums = None if query.second_moments or not clients else _sums(query, population, grid_for(fed, query))
     total: Tensor | None = None
     for client in clients:
         own = _second_moments(query, population, range(client, client + 1)) if sums is None else sums[client]
         noise = _own_noise(fed, query, client, clients, counted)
-        if noise:
+        grid = grid_for(fed, query)
+        if noise and grid is not None:
+            wider = 1.0
+            if sums is None:
+                own, wider = nearest(own, 1.0, grid), 1 + _apart(query, grid, int(population.counts[client]))
+            own = own + _rounded_noise(fed, query, noise, grid, round, client, wider).to(own)
+        elif noise:
             own = own + noise * fed.streams.protective_normal(own, query.name, round, client)
         total = own if total is None else total + own
     return torch.zeros(query.numbers, dtype=torch.float64) if total is None else total
@@ -138,12 +150,18 @@ def _means(
     fed: Federation, query: Query, population: Population, clients: Sequence[int], round: int, counted: int
 ) -> Tensor:
     """The sum of some clients' means, with shares of the noise, where clients add these."""
-    weights = 1 / population.counts.double().clamp(min=1)
-    if query.second_moments:
+    weights, grid = 1 / population.counts.double().clamp(min=1), grid_for(fed, query)
+    if query.second_moments and grid is not None:  # one by one: each is rounded
+        total = torch.zeros(query.numbers, dtype=torch.float64)
+        for client in clients:
+            one = _second_moments(query, population, range(client, client + 1), weights)
+            total += on_grid(one.cpu(), grid, 1.0)
+    elif query.second_moments:
         total = _second_moments(query, population, clients, weights)
     else:
         mine = torch.tensor(list(clients), dtype=torch.int64)
-        total = (_sums(query, population)[mine] * weights[mine].unsqueeze(1)).sum(0)
+        means = _sums(query, population)[mine] * weights[mine].unsqueeze(1)
+        total = (means if grid is None else _each_on_grid(means, grid)).sum(0)
     noise = query.noise_of(0)
     if noise and fed.method.mechanism.place == "distributed":
         for client in clients:
@@ -167,12 +185,48 @@ def closed(
     """
     if fed.unit is ProtectedUnit.CLIENT:
         noise, everybody = query.noise_of(0), len(sizes)
-        if noise and fed.method.mechanism.place != "distributed":
+        grid = grid_for(fed, query)
+        if noise and grid is not None:
+            total = total + _rounded_noise(fed, query, noise, grid, round, SERVER).to(total)
+        elif noise and fed.method.mechanism.place != "distributed":
             total = total + noise * fed.streams.protective_normal(total, query.name, round, SERVER)
         return QueryAnswer(total / everybody, noise / everybody)
     samples = max(float(sum(sizes[client] for client in clients)), 1.0)
     variance = sum(_own_noise(fed, query, client, clients, counted) ** 2 for client in clients)
     return QueryAnswer(total / samples, float(variance) ** 0.5 / samples)
+
+
+def grid_for(fed: Federation, query: Query) -> float | None:
+    """The grid of a query, where its noise is rounded: not where it is made of shares, or is none."""
+    most = max(query.noise_multipliers)
+    return None if not fed.rounds or not most or fed.method.mechanism.place == "distributed" else grid_of(1.0, most)
+
+
+def received(fed: Federation, query: Query, message: Tensor) -> Tensor:
+    """What one node sent, rounded once more where only the sum is private: nobody has to believe that it was."""
+    grid = grid_for(fed, query)
+    return message if grid is None or fed.unit is not ProtectedUnit.CLIENT else on_grid(message, grid, 1.0)
+
+
+def _rounded_noise(
+    fed: Federation, query: Query, noise: float, grid: float, round: int, client: int, wider: float = 1.0
+) -> Tensor:
+    points = points_of(noise, grid, wider)
+    return rounded_normal(query.numbers, points, fed.streams, query.name, round, client) * grid
+
+
+def _apart(query: Query, grid: float, samples: int) -> float:
+    """By how much more than 1 a sample moves a sum of so many products that is rounded as a whole.
+
+    A float64 sum of n products is within 1.01 n 2^-53 times the sum of their absolute values of what it should be,
+    in any order, so a matrix of n samples of norm 1 within 1.01 n^2 2^-53, and two of them within twice that.
+    """
+    return slack(query.numbers, grid, samples) + samples**2 * 2.0**-51
+
+
+def _each_on_grid(vectors: Tensor, grid: float) -> Tensor:
+    placed: Tensor = torch.func.vmap(lambda one: on_grid(one, grid, 1.0))(vectors)
+    return placed
 
 
 def _own_noise(fed: Federation, query: Query, client: int, clients: Sequence[int], counted: int) -> float:
@@ -185,12 +239,14 @@ def _own_noise(fed: Federation, query: Query, client: int, clients: Sequence[int
     return most / math.sqrt(honest * counted)
 
 
-def _sums(query: Query, population: Population) -> Tensor:
-    """Every client's sum of its samples' vectors [clients, length], each of norm at most 1, on the host."""
+def _sums(query: Query, population: Population, grid: float | None = None) -> Tensor:
+    """Every client's sum of its samples' vectors [clients, length], each of norm at most 1, on the host; with a grid,
+    each is rounded to it."""
     sums = torch.zeros(population.clients, query.length, dtype=torch.float64)
     for owners, rows in _rows(population):
         found = query.vectors(population.inputs[rows], population.labels[rows]).detach().double().cpu()
-        sums.index_add_(0, owners, _bounded(found))
+        bounded = _bounded(found)
+        sums.index_add_(0, owners, bounded if grid is None else _each_on_grid(bounded, grid))
         population.let_go()
     return sums
 

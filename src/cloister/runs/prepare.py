@@ -202,6 +202,7 @@ def _federation(
         placed.public_samples,
         noise.multipliers,
         task.copies,
+        request.options.rounded_noise,
     )
     return fed, noise
 

@@ -54,6 +54,12 @@ class Options:
     secure_rng: Annotated[
         bool, "true: cohorts and noise come from the operating system, not from the seed", PRIVACY
     ] = False
+    rounded_noise: Annotated[
+        bool | None,
+        "true: Gaussian noise is the exact rounding of an ideal one to a grid, to which messages are rounded as well (by "
+        "default with secure_rng)",
+        PRIVACY,
+    ] = None
     device: Annotated[str, "cpu, cuda, cuda:1, ...", COMPUTING] = "cpu"
     dtype: Annotated[str, "float32 or float64", COMPUTING] = "float32"
     precision: Annotated[
@@ -150,6 +156,10 @@ class Options:
         expect_count("seed", self.seed, "any whole number that is not negative", least=0, most=2**63 - 1)
         for name, value in (("secure_rng", self.secure_rng), ("allow_large_delta", self.allow_large_delta)):
             expect_type(name, value, bool, "True or False", "give one of them")
+        rounded = (bool, type(None))
+        expect_type(
+            "rounded_noise", self.rounded_noise, rounded, "True, False or None", "None rounds where it protects"
+        )
         if self.tuned is not None:
             words = isinstance(self.tuned, (list, tuple)) and all(isinstance(key, str) for key in self.tuned)
             expect(words, "tuned to be a list of keys", self.tuned, "name those that were chosen, such as [lr]")

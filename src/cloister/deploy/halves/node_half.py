@@ -141,7 +141,8 @@ class NodeHalf:
         plan = RoundPlan.of(fed, given, mine, self._table())
         message, _ = total_of(plan, self.engine)
         kept = {name: table[self.client].clone() for name, table in plan.client_state.items()}
-        return ReplyBody(self.client, {}, {"message": message}), NodeState(kept)
+        sent = message.to(fed.encoded(given.w, given.broadcast).dtype)  # exact, of one message on a grid
+        return ReplyBody(self.client, {}, {"message": sent}), NodeState(kept)
 
     def _table(self) -> Tensors:
         """What this node keeps, as a row among those of clients who are elsewhere."""

@@ -28,7 +28,7 @@ from cloister.privacy.ledger import Charge, Ledger
 from cloister.privacy.unit import ProtectedUnit
 from cloister.round import SERVER, Offer, Reply, close_round
 from cloister.round.answer import noise_share
-from cloister.round.queries import closed
+from cloister.round.queries import closed, received
 
 
 class ServerHalf:
@@ -155,7 +155,8 @@ class ServerHalf:
     def _expect_sound(self, step: Step, offer: OfferBody, reply: ReplyBody) -> None:
         checks.expect_asked(offer, reply)
         if step.what == UPDATE:
-            checks.expect_message(reply, self._blank(), checks.largest_norm(self.side))
+            sent = self.side.fed.encoded(self.progress.w, {})
+            checks.expect_message(reply, sent, checks.largest_norm(self.side))
             checks.expect_weight(self.side, reply)
             return
         query = asked.query_of(self.side, step, self.progress.newest)
@@ -244,7 +245,7 @@ class ServerHalf:
         query = asked.query_of(side, step, at.newest)
         total = torch.zeros(query.numbers, dtype=torch.float64)
         for reply in replies:
-            total = total + reply.tensors["message"]
+            total = total + received(side.fed, query, reply.tensors["message"])
         clients, sizes = [reply.client for reply in replies], asked.sizes_asked(side, step)
         found = closed(side.fed, query, total, clients, sizes, step.round, side.terms.federation.fewest)
         if step.what != VALIDATION:

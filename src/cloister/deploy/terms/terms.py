@@ -43,6 +43,7 @@ OWN_CHOICE = ("device", "engine", "memory", "precision", "log", "record", "metri
 """Keys of a run that every site decides for itself, or that have no place in a federation."""
 NOT_HERE = {
     "secure_rng": "randomness is the system's, unless test_mode = true says otherwise",
+    "rounded_noise": "noise is rounded where that is proven, unless test_mode = true says otherwise",
     "checkpoint_every": "every round is kept",
     "personalize": "each site may do so with the final model",
     "personalize_steps": "each site may do so with the final model",
