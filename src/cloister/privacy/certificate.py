@@ -19,6 +19,7 @@ from cloister.privacy.certificate_text import not_covered, priced_as, round_up, 
 from cloister.privacy.description import ClaimDescription, RunDescription
 from cloister.privacy.events import Adjacency, from_json
 from cloister.privacy.ledger import Ledger
+from cloister.privacy.noise_arithmetic import in_words
 from cloister.privacy.pricing import common_adjacency, pricing_of
 from cloister.privacy.promised import Price, Promised, finite, price_at
 from cloister.privacy.published_claims import CLAIMS, Schedule
@@ -50,6 +51,8 @@ class Certificate:
     noise_multipliers: list[float]
     """Every client's, where samples are protected and clients add noise for themselves."""
     noise_place: str
+    noise_arithmetic: str
+    """On which grid noise is exact, and what that cost; or that it is floating point."""
     sums_of_samples: bool
     """Whether samples are protected by noise in a secure sum of many clients."""
     denominator: float
@@ -123,6 +126,9 @@ def certify(
         noise_multiplier=method.mechanism.noise_multiplier,
         noise_multipliers=list(description.noise_multipliers),
         noise_place=method.mechanism.place,
+        noise_arithmetic=in_words(
+            method.mechanism, description.rounded_noise, description.model.parameters, bool(description.queries)
+        ),
         sums_of_samples="honest_fraction" in method.mechanism.settings,
         denominator=description.denominator,
         divided_by=description.divided_by or _divided_by(description),

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cloister.privacy.events import Event
+from cloister.privacy.noise_arithmetic import gaps_of
 from cloister.privacy.pricing import pricing_of
 
 if TYPE_CHECKING:
@@ -57,7 +58,12 @@ def not_covered(
         "(scaling, imputation, selection) is not covered",
         *_loaded(description.model.weights),
         _declared(task.clients, samples, description.divided_by),
-        "floating-point arithmetic: the proof is for real numbers, the noise is drawn with finite precision",
+        *gaps_of(
+            description.method.mechanism,
+            description.rounded_noise,
+            description.method.local.get("batch_size"),
+            description.dtype,
+        ),
     ]
     if not description.secure_rng:
         gaps.append(
@@ -242,6 +248,7 @@ def rows_of(c: Certificate) -> list[tuple[str, str]]:
         *(("sampling accounted", line) for line in c.sampling_accounted or ["nothing was charged"]),
         ("sensitivity", _sensitivity(c)),
         ("noise", _noise(c)),
+        ("arithmetic", c.noise_arithmetic),
         ("denominator", c.divided_by),
         ("rounds", f"{c.rounds_charged} of {c.rounds_planned} planned, {c.releases_charged} releases charged"),
         ("budget", _budget(c)),

@@ -167,6 +167,8 @@ class RunDescription:
     """What a round's sum is divided by, in words, where that is not the usual."""
     tuned: tuple[str, ...] = field(default=(), metadata={"may_be_missing": True})
     """Keys that were chosen by results on the same data, for which nothing was charged."""
+    rounded_noise: bool = field(default=False, metadata={"may_be_missing": True})
+    """Whether Gaussian noise is rounded to a grid where that is post-processing (`core/noise_grid.py`)."""
 
     def to_json(self) -> dict[str, Any]:
         """Values as strict JSON has them."""

@@ -84,6 +84,7 @@ def describe_run(
         selection=selection.to_json(),
         divided_by=method.divided_by(fed.denominator),
         tuned=tuple(options.tuned or ()),
+        rounded_noise=fed.rounds,
     )
 
 

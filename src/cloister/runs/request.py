@@ -56,7 +56,7 @@ class Options:
     ] = False
     rounded_noise: Annotated[
         bool | None,
-        "true: Gaussian noise is the exact rounding of an ideal one to a grid, to which messages are rounded as well (by "
+        "true: Gaussian noise is the exact rounding of an ideal one to a grid, and so is all that it is added to (by "
         "default with secure_rng)",
         PRIVACY,
     ] = None

@@ -65,7 +65,7 @@ def node_certificate(
             "not_covered": [
                 *([words.ONE_ROW] if ledger.hides_whole_nodes else []),
                 *([words.PROMISED] if raised else []),
-                *words.not_covered(terms, unit.value, len(ledger.runs), tests),
+                *words.not_covered(half.side, len(ledger.runs), tests),
             ],
             "ledger": {"name": ledger.name, "head": ledger.head},
             "history": files.head,

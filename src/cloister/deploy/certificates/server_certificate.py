@@ -53,7 +53,7 @@ def server_certificate(terms: Terms, half: ServerHalf, folder: ServerFolder, key
             "without_statement": [name for name in terms.register.names if name not in statements],
             "trusted": words.trusted(half.side),
             "hidden_by_masks": words.hidden_by_masks(half.side),
-            "not_covered": words.not_covered(terms, unit.value),
+            "not_covered": words.not_covered(half.side),
             "ledger": folder.ledger.hash,
             "model": chain.links[-1].get("model"),
             "model_files": model_files_hash(folder.path),

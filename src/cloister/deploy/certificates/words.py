@@ -12,6 +12,8 @@ from cloister.deploy.masking import NOT_CHECKED, whom_to_trust
 from cloister.deploy.terms.terms import Terms
 from cloister.privacy.accounts import Account
 from cloister.privacy.budgets import Budget
+from cloister.privacy.description import MechanismDescription
+from cloister.privacy.noise_arithmetic import gaps_of
 from cloister.privacy.pricing import pricing_of
 from cloister.privacy.unit import ProtectedUnit
 
@@ -51,8 +53,13 @@ def hidden_by_masks(side: Prepared) -> list[str]:
     return list(NOT_CHECKED) if is_secret_sum(side.fed.method) else []
 
 
-def not_covered(terms: Terms, unit: str, runs: int = 1, tests: int = 0) -> list[str]:
+def not_covered(side: Prepared, runs: int = 1, tests: int = 0) -> list[str]:
     """What the guarantee leaves out, on either side."""
+    terms, unit, mechanism = side.terms, side.fed.unit.value, side.fed.method.mechanism
+    drawn = MechanismDescription(
+        mechanism.name, mechanism.place, mechanism.noise_multiplier, dict(mechanism.settings_beside)
+    )
+    batch_size = side.fed.method.local.settings.get("batch_size")
     gaps = []
     if terms.test_mode:
         gaps.append("everything: test mode is seeded, and NOT PRIVATE")
@@ -77,7 +84,7 @@ def not_covered(terms: Terms, unit: str, runs: int = 1, tests: int = 0) -> list[
         "what was done to the rows before they were handed over (scaling, imputation, selection), and the terms "
         "themselves, where somebody chose them by looking at these data",
         "when messages came and how large they were; that a node takes part in the federation at all",
-        "floating-point arithmetic: the proof is for real numbers, the noise is drawn with finite precision",
+        *gaps_of(drawn, side.fed.rounds, batch_size, side.request.options.dtype),
     ]
 
 
