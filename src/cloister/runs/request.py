@@ -56,8 +56,7 @@ class Options:
     ] = False
     rounded_noise: Annotated[
         bool | None,
-        "true: Gaussian noise is the exact rounding of an ideal one to a grid, and so is all that it is added to (by "
-        "default with secure_rng)",
+        "true: Gaussian noise is rounded to a grid, exactly, and so is what it is added to (default: with secure_rng)",
         PRIVACY,
     ] = None
     device: Annotated[str, "cpu, cuda, cuda:1, ...", COMPUTING] = "cpu"
