@@ -40,6 +40,26 @@ def test_both_sides_begin_with_one_model_and_draw_the_same_masks():
     assert toy.step()
 
 
+def test_messages_and_noise_of_a_deployment_are_on_a_grid():
+    """What a node sends is exact in float32; what the server closes with is within the bound, whatever it was sent."""
+    values = {key: value for key, value in FEDAVG.items() if key != "sampling_rate"}
+    toy = secure({**values, "cohort": "full"})
+    grid = toy.server.side.fed.grid
+    assert grid == 2.0**-24
+    assert all(node.side.fed.grid == grid for node in toy.nodes)
+    offer = toy.server.offer(toy.server.next_step(), (0, 1, 2, 3))
+    for node in toy.nodes:
+        message = node.answer(offer)[0].tensors["message"]
+        assert message.dtype == torch.float32
+        assert not torch.remainder(message.double() / grid, 1).any()
+        assert torch.equal(toy.server.side.fed.placed(message), message.double()), "rounding twice changes nothing"
+    beyond = message * (0.5 * (1 + 5e-7) / message.norm())  # which the server's tolerance lets through
+    assert float(toy.server.side.fed.placed(beyond).norm()) <= 0.5 < float(beyond.double().norm())
+    assert toy.step()
+    assert not secure(PFL).server.side.fed.grid
+    assert secure(PFL).nodes[0].side.fed.method.mechanism.grid == 2.0**-26
+
+
 def test_a_node_that_draws_for_itself_takes_part_as_often_as_is_priced():
     toy = secure(FEDAVG, participation="node")
     step = toy.server.next_step()

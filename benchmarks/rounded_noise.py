@@ -1,0 +1,151 @@
+"""Noise that is rounded to a grid, exactly, beside the same runs with floating-point noise: accuracy, and time.
+
+    python benchmarks/rounded_noise.py [--data .data] [--rounds 60] [--timed 60] [--only-time] [--loaded]
+
+MNIST among 200 clients, a CNN of 147,000 parameters: dp_fedavg (a client is protected; noise at the server) and pfl (a
+sample is; noise in every step of every client). Accuracy: five seeds, with the same cohorts, batches and start in both
+runs of a pair. Time: whole rounds in one process, in turns, with seeded and with secure randomness.
+
+Written to docs/rounded-noise.json, and from there into docs/rounded-noise.md (`python benchmarks/documents.py`).
+`--loaded` notes that the machine had other work to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE = ROOT / "docs" / "rounded-noise.json"
+SEEDS = 5
+BAR = 1.15
+
+
+def cnn() -> nn.Module:
+    """Of 147,146 parameters."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10)),
+    )
+
+
+def works() -> dict[str, dict[str, Any]]:
+    """What is run, by name: a method, a cohort and what else `cloister.run` is given."""
+    import cloister as cl
+
+    user = cl.methods.dp_fedavg(clip_norm=0.5, lr=0.1, batch_size=20, local_steps=5)
+    sample = cl.methods.pfl(clip_norm=1.0, lr=0.1, batch_size=50, local_epochs=1)
+    usual = {"model": cnn, "delta": 1e-4}
+    return {
+        "dp_fedavg": {"method": user, "cohort": cl.poisson(0.1), "epsilon": 20.0, **usual},
+        "pfl": {"method": sample, "cohort": cl.fixed_size(5), "epsilon": 8.0, **usual},
+    }
+
+
+def accuracies(task: Any, work: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Both runs of every seed, and the mean difference with its standard error."""
+    import cloister as cl
+
+    pairs = []
+    for seed in range(SEEDS):
+        scores = []
+        for rounded in (False, True):
+            found = cl.run(
+                **work,
+                task=task,
+                rounds=rounds,
+                seed=seed,
+                rounded_noise=rounded,
+                engine="loop",
+                evaluate_every=rounds,
+                progress=False,
+            )
+            scores.append(found.accuracy)
+        pairs.append(scores)
+        print(f"  seed {seed}: floats {scores[0]:.4f}, rounded {scores[1]:.4f}", flush=True)
+    apart = [rounded - floats for floats, rounded in pairs]
+    spread = [statistics.stdev(column) for column in zip(*pairs, strict=True)]
+    return {
+        "floats": [floats for floats, _ in pairs],
+        "rounded": [rounded for _, rounded in pairs],
+        "difference": statistics.mean(apart),
+        "standard error": statistics.stdev(apart) / SEEDS**0.5,
+        "deviation over seeds": max(spread),
+    }
+
+
+def times(task: Any, work: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Whole rounds with seeded and secure randomness, with floats and rounded, in turns."""
+    from cloister.core.arguments import flat_arguments
+    from cloister.engine import Loop
+    from cloister.privacy.ledger import Ledger
+    from cloister.round import run_round
+    from cloister.runs.prepare import prepare
+    from cloister.runs.request import Request
+    from measure import in_turns
+
+    plays = {}
+    for secure in (False, True):
+        for rounded in (False, True):
+            settings = {**work, "task": task, "rounds": rounds + 3, "secure_rng": secure, "rounded_noise": rounded}
+            ready = prepare(flat_arguments(Request)(**settings))
+            plays[f"{'secure' if secure else 'seeded'} {'rounded' if rounded else 'floats'}"] = _player(
+                ready.fed, ready.w, Ledger, run_round, Loop()
+            )
+    found = in_turns(plays, rounds)
+    return {
+        **{name: asdict(one) for name, one in found.items()},
+        **{f"{kind} ratio": found[f"{kind} rounded"].median / found[f"{kind} floats"].median for kind in _KINDS},
+    }
+
+
+_KINDS = ("seeded", "secure")
+
+
+def _player(fed: Any, w: Any, ledgers: Any, run_round: Any, engine: Any) -> Any:
+    ledger, state = ledgers.create(None, "benchmark", {}), fed.method.init(w)
+    return lambda number: run_round(fed, ledger, engine, number, w, state)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default=os.environ.get("CLOISTER_DATA", ".data"))
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--timed", type=int, default=60)
+    parser.add_argument("--only-time", action="store_true")
+    parser.add_argument("--loaded", action="store_true")
+    wanted = parser.parse_args()
+    os.environ["CLOISTER_DATA"] = wanted.data
+    import cloister as cl
+    from measure import machine
+
+    task = cl.data.mnist(cl.data.iid(200))
+    before = json.loads(FILE.read_text()) if FILE.exists() else {"works": {}}
+    found: dict[str, Any] = {
+        "command": f"python benchmarks/rounded_noise.py --rounds {wanted.rounds} --timed {wanted.timed}",
+        "machine": machine("cpu"),
+        "quiet": not wanted.loaded,
+        "rounds": wanted.rounds,
+        "bar": BAR,
+        "works": {},
+    }
+    for name, work in works().items():
+        print(name, flush=True)
+        known = before["works"].get(name, {}).get("accuracy") if wanted.only_time else None
+        row = {"time": times(task, work, wanted.timed)}
+        print("  " + ", ".join(f"{kind}: {row['time'][f'{kind} ratio']:.3f} times as long" for kind in _KINDS))
+        row["accuracy"] = known or accuracies(task, work, wanted.rounds)
+        found["works"][name] = row
+        FILE.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
