@@ -68,7 +68,7 @@ def accuracies(task: Any, work: dict[str, Any], rounds: int) -> dict[str, Any]:
                 evaluate_every=rounds,
                 progress=False,
             )
-            scores.append(found.accuracy)
+            scores.append(float(found.accuracy or 0.0))
         pairs.append(scores)
         print(f"  seed {seed}: floats {scores[0]:.4f}, rounded {scores[1]:.4f}", flush=True)
     apart = [rounded - floats for floats, rounded in pairs]

@@ -286,9 +286,10 @@ def message_of(fed: Federation, w: Tensor, broadcast: State, state: Tensors, sen
         # scaling can make a huge update infinite, and what is not finite has no bound
         finite = finite & _is_finite(message)
         counts = finite & sending.has_data
-    message = fed.placed(_zero_unless(sending.has_data if whole else counts, message))
+    message = _zero_unless(sending.has_data if whole else counts, message)
     if fed.method.mechanism.place == "distributed":
         message = message + sending.share
+    message = fed.placed(message)
     return message if transform.after is None else transform.after(message, context), finite
 
 

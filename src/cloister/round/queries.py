@@ -150,7 +150,8 @@ def _means(
     fed: Federation, query: Query, population: Population, clients: Sequence[int], round: int, counted: int
 ) -> Tensor:
     """The sum of some clients' means, with shares of the noise, where clients add these."""
-    weights, grid = 1 / population.counts.double().clamp(min=1), grid_for(fed, query)
+    weights = 1 / population.counts.double().clamp(min=1)
+    grid = grid_for(fed, query)
     if query.second_moments and grid is not None:  # one by one: each is rounded
         total = torch.zeros(query.numbers, dtype=torch.float64)
         for client in clients:
