@@ -13,12 +13,13 @@ from deploy.halves.test_every_method_in_halves import values_of
 from deploy.loops import HandNode, Threads, loop_terms
 
 TINY = Budget(1e-3, 1e-5)
+PATIENT = {"deadline": 200.0}  # a refusal that came too late would be none, and steps end when all have answered
 MASKED = {**values_of("ddgauss", "full"), "rounds": 3}
 
 
 @pytest.mark.parametrize("values", [{**PFL, "rounds": 3}, MASKED], ids=["plain", "masked"])
 def test_a_run_ends_when_nobody_has_anything_left(values, tmp_path):
-    threads = Threads(loop_terms(values), tmp_path, limit=TINY).start()
+    threads = Threads(loop_terms(values, **PATIENT), tmp_path, limit=TINY).start()
     threads.end()
     result = threads.server()
     fewest = 4 if values is MASKED else 1
@@ -33,7 +34,7 @@ def test_a_run_ends_when_nobody_has_anything_left(values, tmp_path):
 
 
 def test_a_run_goes_on_while_enough_are_left(tmp_path):
-    threads = Threads(loop_terms({**PFL, "rounds": 3}, min_replies=2), tmp_path)
+    threads = Threads(loop_terms({**PFL, "rounds": 3}, min_replies=2, **PATIENT), tmp_path)
     threads.start_server()
     for name in NAMES:
         threads.start_node(name, limit=TINY if name in NAMES[:2] else None)
@@ -43,7 +44,7 @@ def test_a_run_goes_on_while_enough_are_left(tmp_path):
 
 
 def test_a_run_ends_where_too_few_are_left_and_others_go_on_alone(tmp_path):
-    threads = Threads(loop_terms({**PFL, "rounds": 3}, min_replies=3), tmp_path)
+    threads = Threads(loop_terms({**PFL, "rounds": 3}, min_replies=3, **PATIENT), tmp_path)
     threads.start_server()
     for name in NAMES:
         threads.start_node(name, limit=TINY if name in NAMES[:2] else None)
@@ -54,7 +55,7 @@ def test_a_run_ends_where_too_few_are_left_and_others_go_on_alone(tmp_path):
 
 def hands(folder, rounds):
     """Two nodes that a test plays, and two that have nothing left."""
-    threads = Threads(loop_terms({**PFL, "rounds": rounds}), folder)
+    threads = Threads(loop_terms({**PFL, "rounds": rounds}, **PATIENT), folder)
     threads.start_server()
     for name in NAMES[2:]:
         threads.start_node(name, limit=TINY)
