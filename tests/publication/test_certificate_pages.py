@@ -15,6 +15,7 @@ import pytest
 from cloister.publication.certificate import page_of
 from cloister.publication.fonts import markup
 from cloister.publication.html import html
+from cloister.publication.page import percent
 from cloister.publication.pdf import pdf
 from cloister.publication.publish import certified, run_page_of
 from publication import published
@@ -152,6 +153,7 @@ pickle.load = pickle.loads = pickle.Unpickler = refuse
 from pathlib import Path
 from cloister.publication.certificate import page_of
 from cloister.publication.html import html
+from cloister.publication.page import percent
 from cloister.publication.pdf import pdf
 from cloister.publication.verification import verify_folder
 assert verify_folder({str(place / "samples-signed")!r}).good
@@ -165,6 +167,12 @@ print([name for name in ("torch", "sklearn", "fastapi", "pandas") if name in sys
     assert done.stdout.strip() == "[]"
     for end in ("html", "pdf"):
         assert (tmp_path / f"a.{end}").read_bytes() == (place / "samples-unsigned" / f"certificate.{end}").read_bytes()
+
+
+def test_chances_are_rounded_upwards():
+    assert [percent(one) for one in (0.1001, 0.26, 0.2601, 0.01, 0.0101, 0.99996)] == [
+        *("11 %", "26 %", "27 %", "1 %", "1.1 %", "100 %"),
+    ]
 
 
 def test_many_clients_are_cut_and_everything_still_fits(place):

@@ -65,6 +65,9 @@ def test_that_ended_by_what_it_had_released(tmp_path):
     expect_verified(tmp_path / "run")
     whole = cl.run(FEDAVG, toy_task(), **USUAL, folder=tmp_path / "whole")
     assert bounded(tmp_path / "run") == pytest.approx(whole.epsilon, abs=1e-3)
+    page, other = page_of(tmp_path / "run"), page_of(tmp_path / "whole")
+    assert page.spending[0].epsilon == other.spending[0].epsilon
+    assert [one.after for one in page.guesses] == pytest.approx([one.after for one in other.guesses])
 
 
 @pytest.mark.slow

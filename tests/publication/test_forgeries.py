@@ -47,6 +47,18 @@ def smaller_epsilon(folder):
     pages_again(folder)
 
 
+def slightly_smaller_epsilon(folder):
+    values = values_of(folder)
+    values["prices"][0]["epsilon_pld"] *= 0.9999
+    write_values(folder, values)
+    pages_again(folder)
+
+
+def other_shapes(folder):
+    path = folder / "model.safetensors"
+    save_file({name: tensor[:1].clone() for name, tensor in load_file(path).items()}, path)
+
+
 def shorter_ledger(folder):
     chain_again(folder, lambda lines: lines[:-1])
 
@@ -119,6 +131,8 @@ def test_what_was_changed_without_the_certificate_is_found(copy, change):
     ("change", "named", "why"),
     [
         (smaller_epsilon, "certificate.json", "prices"),
+        (slightly_smaller_epsilon, "certificate.json", "prices"),
+        (other_shapes, "model.safetensors", "another model"),
         (other_words, "certificate.json", "trusted"),
         (said_to_be_secure, "certificate.json", "secure_rng"),
         (better_chances, "certificate.json", "attackers' chances"),

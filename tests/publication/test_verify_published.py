@@ -70,6 +70,37 @@ def test_thirty_changed_bytes_are_found_and_named(place, tmp_path, changed_bytes
     assert all(verify_folder(folder).good for folder in folders), "all was put back"
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"format": ', b'"format":  '),
+        (b"\n", b"\r\n"),
+        (b"0.001", b"0.0010"),
+        (b"0.001", b"1e-3"),
+        (b'"unit"', b'"\\u0075nit"'),
+        (b"{\n", b'{\n  "format": "cloister certificate 2",\n'),
+    ],
+)
+def test_bytes_that_mean_the_same_are_found_as_well(copy, old, new):
+    folder = copy("clients-signed")
+    data = (folder / "certificate.json").read_bytes()
+    assert old in data
+    changed = data.replace(old, new, 1)
+    assert json.loads(changed) == json.loads(data)
+    (folder / "certificate.json").write_bytes(changed)
+    (wrong,) = verify_folder(folder).wrong
+    assert wrong.startswith("certificate.json: ")
+
+
+def test_the_certificates_own_hash_counts(copy):
+    folder = copy("clients-unsigned")
+    values = values_of(folder)
+    values["sha256"] = values["sha256"][::-1]
+    (folder / "certificate.json").write_text(json.dumps(values, indent=2) + "\n")
+    (wrong,) = verify_folder(folder).wrong
+    assert wrong.startswith("certificate.json: ")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["unsigned", "signed"])
 def test_every_byte_of_the_certificate_counts(copy, how, changed_bytes):
