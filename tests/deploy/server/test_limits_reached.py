@@ -53,6 +53,17 @@ def test_a_run_ends_where_too_few_are_left_and_others_go_on_alone(tmp_path):
     assert threads.server().certificate["steps_released"] == 0
 
 
+def test_who_refused_the_terms_is_not_among_those_who_are_left(tmp_path):
+    threads = Threads(loop_terms({**PFL, "rounds": 3}, min_replies=3, **PATIENT), tmp_path)
+    threads.start_server()
+    threads.start_node(NAMES[0], agree=lambda agreement: False)
+    threads.start_node(NAMES[1], limit=TINY)
+    for name in NAMES[2:]:
+        threads.start_node(name)
+    threads.end()
+    assert "at least 3 of 4 nodes with something left to spend, found 2" in threads.server().reason
+
+
 def hands(folder, rounds):
     """Two nodes that a test plays, and two that have nothing left."""
     threads = Threads(loop_terms({**PFL, "rounds": rounds}, **PATIENT), folder)
