@@ -15,6 +15,7 @@ from cloister.mechanisms import gaussian, none
 from cloister.random.streams import Streams
 from cloister.round.answer import noise_share
 from conftest import federation, share
+from contract.catalogue import METHODS
 
 SIZE = 30_000
 
@@ -52,6 +53,16 @@ def test_noise_is_fresh_every_round_and_for_every_member():
     mechanism, like = gaussian(1.0, "distributed"), torch.empty(SIZE)
     shares = [share(mechanism, Streams(0), like, Sensitivity(1.0), 1, member, 5) for member in range(5)]
     assert (torch.corrcoef(torch.stack(shares)) - torch.eye(5)).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("mechanism", [cl.mechanisms.banded(1.0, 3), cl.mechanisms.tree(1.0, 4)], ids=lambda m: m.name)
+@pytest.mark.parametrize("cohort", [cl.poisson(0.5), cl.full(), cl.cyclic(4)], ids=lambda cohort: cohort.name)
+def test_noise_that_is_correlated_is_for_clients_that_come_seldom(mechanism, cohort):
+    """Whatever the method: a client in two rounds whose noise cancels would have less of it than was priced."""
+    method = replace(METHODS["dp_fedavg"](), mechanism=mechanism)
+    with pytest.raises(CloisterError, match=r"correlated over as many"):
+        federation(method, cohort)
+    federation(method, cl.cyclic(2))
 
 
 def test_no_noise_is_no_noise():

@@ -124,6 +124,16 @@ def test_one_by_one_equals_all_at_once():
     assert loss.epsilon(1e-4) == pytest.approx(epsilon(PoissonGaussian(1.1, 0.2), 25, 1e-4), rel=1e-6)
 
 
+@pytest.mark.parametrize("event", [PoissonGaussian(1.1, 0.1), Gaussian(5.0), FixedSizeGaussian(3.0, 5, 50)], ids=str)
+def test_several_releases_after_others_count_each(event):
+    """A ledger asks after every charge, and a charge may be of several releases."""
+    loss = PrivacyLoss(growing=True)
+    for count in (3, 10, 1, 6):
+        loss.add(event, count)
+        loss.epsilon(1e-5)
+    assert loss.epsilon(1e-5) == pytest.approx(epsilon(event, 20, 1e-5), rel=1e-6)
+
+
 def test_mixed_noise_composes_in_any_order():
     first, second = PoissonGaussian(4.0, 0.01), PoissonGaussian(1.0, 0.2)
     one, other = PrivacyLoss(), PrivacyLoss()
