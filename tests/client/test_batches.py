@@ -11,6 +11,9 @@ from cloister.client import batches
 from cloister.client.batches import Work, local_steps, rounded_up, shape_of, shuffled
 from cloister.client.population import Population
 from cloister.core import Batching
+from cloister.errors import UnsupportedMechanismError
+from cloister.privacy.accountant import PrivacyLoss
+from cloister.privacy.events import Unsupported
 from cloister.random.streams import fold
 
 
@@ -147,3 +150,11 @@ def test_every_step_has_its_own_samples_in_memory_that_steps_share(together):
     ]
     assert [phase for phase, _ in seen] == [phase for phase, _ in expected] == [0] * 4 + [1] * 3
     assert all(torch.equal(inputs, rows) for (_, inputs), (_, rows) in zip(seen, expected, strict=True))
+
+
+def test_shuffled_passes_have_no_price():
+    """Only secret batches that are drawn anew have one, whoever asks."""
+    event = Batching(4, local_epochs=1).event(1.0, 40)
+    assert isinstance(event, Unsupported)
+    with pytest.raises(UnsupportedMechanismError, match="shuffled passes"):
+        PrivacyLoss().add(event)
