@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 from mutants.planted import ROOT, Mutant, Stale, mutants
+from mutants.report import JSON, MARKDOWN, markdown
 
 
 def test_there_are_many_of_every_kind_and_no_name_is_used_twice():
@@ -40,3 +42,10 @@ def test_a_stale_bug_is_an_error():
         mutant.applied("some text")
     with pytest.raises(Stale, match="found it 2 times"):
         Mutant("noise", "m", "nothing", "errors.py", "a", "b", ()).applied("a a")
+
+
+def test_the_page_says_what_its_file_says_and_every_bug_was_caught():
+    found = json.loads(JSON.read_text())
+    assert MARKDOWN.read_text() == markdown(found), "python -m mutants writes it"
+    assert found["killed"] == found["planted"] == len(found["mutants"]) >= 60
+    assert {row["name"] for row in found["mutants"]} <= {mutant.name for mutant in mutants()}

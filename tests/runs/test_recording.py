@@ -187,7 +187,7 @@ def test_noise_and_thresholds_of_adap_dp_fl_are_its_recursions(models):
         lr=0.05,
         batch_size=WHOLE,
     )
-    found = run(method, task, record=["thresholds"], cohort=cl.full(), rounds=9, epsilon=290.0).recorded
+    found = run(method, task, record=["thresholds"], cohort=cl.full(), rounds=16, epsilon=290.0).recorded
     assert (found.mark, not_private_in(found.names)) == (None, ())
     threshold, scale, losses = dict.fromkeys((0, 1, 2), start), 1.0, []
     for number, (line, (w, members, fed)) in enumerate(zip(found.lines, models, strict=True), 1):

@@ -13,6 +13,7 @@ from torture import configs, data_files, folders, kills, messages
 from torture.campaign import Campaign, Hangs, Tally, limited, run
 from torture.damage import Bomb, changed, hostile, with_other_values
 from torture.outcomes import Unexpected, of_command, of_library
+from torture.report import JSON, MARKDOWN, markdown
 
 
 @pytest.mark.parametrize(
@@ -103,3 +104,10 @@ def test_damage_follows_from_the_seed_and_damages():
         found = [harm(content, random.Random(number)) for number in range(50)]
         assert found == [harm(content, random.Random(number)) for number in range(50)]
         assert sum(one != content for one in found) > 40
+
+
+def test_the_page_says_what_its_file_says():
+    found = json.loads(JSON.read_text())
+    assert MARKDOWN.read_text() == markdown(found), "python -m torture writes it"
+    assert set(found) == {"crashes", "kills", "folders", "configs", "data files", "messages"}
+    assert all(row["found_wrong"] == len(row["wrong"]) == 0 for row in found.values())
