@@ -78,7 +78,9 @@ def test_a_second_offer_for_a_round_is_refused(tmp_path):
     server.next(Kind.REPLY)
     paid = lines(tmp_path)
     server.offer(body, deadline=7.0)  # the same numbers in another message
-    assert "a second one" in server.next(Kind.REFUSE).message.content["reason"]
+    refused = server.next(Kind.REFUSE).message.content
+    assert "a second one" in refused["reason"]
+    assert refused["spent"] is False  # it answers others
     other = replace(body, tensors={"w": body.tensors["w"] + 1})
     server.chain = before
     server.open(other)
