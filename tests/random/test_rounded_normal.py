@@ -22,13 +22,13 @@ def more(pair: int, which: int, times: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{pair} {which} {times}".encode(), digest_size=8).digest(), "big") >> 1
 
 
-def by_mpmath(p: int, q: int, pair: int, sigma: float) -> tuple[int, int]:
-    """Both draws of a pair from 252 bits of each number, from the definition, with 160 digits."""
+def by_mpmath(p: int, q: int, pair: int, sigma: float, bits: int = 63) -> tuple[int, int]:
+    """Both draws of a pair from 189 further bits of each number, from the definition, with 160 digits."""
     for times in range(3):
         p, q = p << 63 | more(pair, 0, times), q << 63 | more(pair, 1, times)
     with mpmath.workdps(160):
-        radius = mpmath.mpf(sigma) * mpmath.sqrt(-2 * mpmath.log(mpmath.mpf(p) / 2**252))
-        angle = 2 * mpmath.pi * mpmath.mpf(q) / 2**252
+        radius = mpmath.mpf(sigma) * mpmath.sqrt(-2 * mpmath.log(mpmath.mpf(p) / 2 ** (bits + 189)))
+        angle = 2 * mpmath.pi * mpmath.mpf(q) / 2 ** (bits + 189)
         return tuple(int(mpmath.floor(radius * f(angle) + 0.5)) for f in (mpmath.cos, mpmath.sin))
 
 
@@ -115,6 +115,13 @@ def test_draws_that_their_first_bits_leave_open_are_settled_exactly(bits):
     assert fits(sampler._drawn(*few, 1.5, further, bits), 1.5)
     assert len(asked) > 300
     assert bits > 1 or not fits(sampler._drawn(*few, 1.5, lambda *_: 2**62, bits), 1.5)
+
+
+def test_further_bits_are_those_of_their_own_number():
+    few = torch.from_numpy(np.random.default_rng(6).integers(0, 8, (2, 40)))
+    found = sampler._drawn(*few, 1000.0, more, 3).view(2, -1).T.tolist()
+    expected = [by_mpmath(p, q, pair, 1000.0, 3) for pair, (p, q) in enumerate(few.T.tolist())]
+    assert [tuple(map(int, pair)) for pair in found] == expected
 
 
 def test_a_wide_margin_changes_nothing(monkeypatch):
