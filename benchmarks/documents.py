@@ -29,7 +29,7 @@ import theory_runs
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = ("federation", "methods", "papers", "samples", "speed", "theory")
+PAGES = ("federation", "methods", "papers", "rounded-noise", "samples", "speed", "theory")
 DOCUMENTS = (ROOT / "README.md", *(DOCS / f"{name}.md" for name in PAGES))
 ENGINE = "engine=vectorized"  # named, because auto may take another one on another day, which rounds otherwise
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
@@ -213,6 +213,23 @@ def flower_time() -> str:
     return "\n" + "\n".join(lines) + busy + "\n"
 
 
+def rounded_noise() -> str:
+    """Accuracy and time with rounded and with floating-point noise."""
+    found = read("rounded-noise")
+    heads = "MNIST, 147,146 parameters | accuracy, floats | rounded | difference | length of a round, seeded | secure"
+    lines = [f"| {heads} |", "|---" * 6 + "|"]
+    clock = "wall" if found["quiet"] else "cpu"
+    for name, work in found["works"].items():
+        accuracy, time = work["accuracy"], work["time"]
+        means = (sum(accuracy[kind]) / len(accuracy[kind]) for kind in ("floats", "rounded"))
+        apart = f"{accuracy['difference']:+.4f} (standard error {accuracy['standard error']:.4f})"
+        ratios = (f"{time[f'{kind} {clock} ratio']:.3f} times" for kind in ("seeded", "secure"))
+        lines.append("| " + " | ".join([f"`{name}`", *(f"{mean:.4f}" for mean in means), apart, *ratios]) + " |")
+    busy = "" if found["quiet"] else " The machine had other work to do, so that lengths are times of the processor."
+    lines += ["", f"Five seeds, {found['rounds']} rounds each; times in one run, in turns. `{found['command']}`.{busy}"]
+    return "\n".join(lines)
+
+
 def recipes() -> str:
     """What the README says of what recipes reach."""
     found = json.loads((ROOT / "results" / "best.json").read_text())
@@ -249,6 +266,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "memory": memory,
     "secure-aggregation": secure_aggregation,
     "federation": federation,
+    "rounded-noise": rounded_noise,
     "flower-time": flower_time,
     "theory-bounds": paper_pages.theory_bounds,
     "theory-claims": paper_pages.theory_claims,
