@@ -47,6 +47,8 @@ FEW, FEW_AUDITS = 2_000, 20
 """Over 100 rounds 1,000 audits have so many trials each, and so many audits have as many as above."""
 AT_ONCE = 20_000
 CONFIDENCES = (0.95, 0.9999)
+EACH = 0.999
+"""Of every one of some fifty methods, so that all of their bounds hold together at 95 %."""
 
 
 def right_guesses(ready: Audited, trials: int, audits: int, seed: int) -> list[int]:
@@ -70,11 +72,15 @@ def right_guesses(ready: Audited, trials: int, audits: int, seed: int) -> list[i
     return found[:audits]
 
 
-def gaussian(device: str) -> list[dict[str, Any]]:
-    """The worst-case canary under Gaussian noise, one release and 100 rounds without sampling."""
-    rows = []
+def gaussian(device: str, scale: float = 1.0) -> list[dict[str, Any]]:
+    """The worst-case canary under Gaussian noise, one release and 100 rounds without sampling. What was measured
+    before with as many trials is not measured again."""
+    rows: list[dict[str, Any]] = _kept("gaussian")
+    few, few_audits = max(100, round(scale * FEW)), max(1, round(scale * FEW_AUDITS))
     for rounds in (1, 100):
         for epsilon, trials in TRIALS.items():
+            if any((row["rounds"], row["epsilon"], row["trials"]) == (rounds, epsilon, trials) for row in rows):
+                continue
             method = cl.methods.dp_fedavg(clip_norm=1.0, local_steps=1)
             terms = Terms(method, cl.full(), rounds, epsilon, DELTA, (1,), Options(device=device))
             ready = audited(terms, 0, width=1)
@@ -85,9 +91,9 @@ def gaussian(device: str) -> list[dict[str, Any]]:
 
             started = time.perf_counter()
             long = rounds == 1
-            tight = right_guesses(ready, trials, AUDITS if long else FEW_AUDITS, 1)
-            often = tight if long else right_guesses(ready, FEW, AUDITS, 2)
-            of = trials if long else FEW
+            tight = right_guesses(ready, trials, AUDITS if long else few_audits, 1)
+            often = tight if long else right_guesses(ready, few, AUDITS, 2)
+            of = trials if long else few
             ratios = sorted(bound(right, trials, 0.95) / ready.certified for right in tight)
             row = {
                 "rounds": rounds,
@@ -106,8 +112,19 @@ def gaussian(device: str) -> list[dict[str, Any]]:
                 "seconds": time.perf_counter() - started,
             }
             rows.append(row)
+            _keep("gaussian", rows)
             print(json.dumps(row), flush=True)
     return rows
+
+
+def _kept(part: str) -> list[Any]:
+    """What is in the file already."""
+    return json.loads(FILE.read_text()).get(part, []) if FILE.exists() else []
+
+
+def _keep(part: str, rows: list[dict[str, Any]]) -> None:
+    found: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
+    write_json(FILE, {**found, part: rows})
 
 
 def _catalogue() -> Any:
@@ -115,10 +132,12 @@ def _catalogue() -> Any:
     return importlib.import_module("contract.catalogue")
 
 
-def methods(device: str) -> list[dict[str, Any]]:
-    """Every entry of the catalogue at epsilon 4, over a few rounds."""
-    catalogue, rows = _catalogue(), []
-    for name, entry in catalogue.ENTRIES.items():
+def methods(device: str, scale: float = 1.0) -> list[dict[str, Any]]:
+    """Every entry of the catalogue at epsilon 4, over a few rounds; what is in the file is not audited again."""
+    catalogue, rows = _catalogue(), _kept("methods")
+    for name, entry in sorted(catalogue.ENTRIES.items(), key=lambda each: " " in each[0]):  # options come last
+        if any(row["label"] == name for row in rows):
+            continue
         kind, cohort = next(iter(catalogue.cohorts_for(name).items()))
         method = entry.make(**{key: value for key, value in entry.settings.items() if key != "noise_multiplier"})
         if method.mechanism.place == "nowhere":
@@ -134,19 +153,23 @@ def methods(device: str) -> list[dict[str, Any]]:
                 delta=DELTA,
                 clients=10,
                 sizes=20,
-                trials=10_000,
+                trials=max(1000, round(scale * 10_000)),
+                confidence=EACH,
                 device=device,
             ).labeled(name)
         rows.append({**found.to_json(), "cohort": kind})
+        _keep("methods", rows)
         print(found.verdict, flush=True)
     return rows
 
 
-def bugs(device: str) -> list[dict[str, Any]]:
+def bugs(device: str, scale: float = 1.0) -> list[dict[str, Any]]:
     """Bugs that were planted in the executed code of ten methods."""
     _catalogue()
-    pytest, planted, rows = importlib.import_module("pytest"), importlib.import_module("auditing.bugs"), []
+    pytest, planted, rows = importlib.import_module("pytest"), importlib.import_module("auditing.bugs"), _kept("bugs")
     for name, bug in planted.BUGS.items():
+        if any(row["bug"] == name for row in rows):
+            continue
         with pytest.MonkeyPatch.context() as patch:
             bug.plant(patch)
             found = cl.audit(
@@ -154,11 +177,12 @@ def bugs(device: str) -> list[dict[str, Any]]:
                 trials=4000, device=device,
             )  # fmt: skip
         rows.append({**found.labeled(name).to_json(), "bug": name})
+        _keep("bugs", rows)
         print(found.labeled(name).verdict, flush=True)
     return rows
 
 
-def canaries(device: str) -> list[dict[str, Any]]:
+def canaries(device: str, scale: float = 1.0) -> list[dict[str, Any]]:
     """How long an audit of 1,000 canaries takes, kind by kind."""
     asked: list[tuple[str, Any, dict[str, Any]]] = [
         ("worst-case client, 100 rounds", cl.methods.dp_fedavg(clip_norm=1.0, local_steps=1), {"rounds": 100}),
@@ -201,10 +225,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS))
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the trials over 100 rounds, and of methods")
+    parser.add_argument("--again", action="store_true", help="measure also what is in the file")
     asked = parser.parse_args()
-    found: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
     for part in asked.parts or PARTS:
-        found[part] = PARTS[part](asked.device)
+        if asked.again:
+            _keep(part, [])
+        rows = PARTS[part](asked.device, asked.scale)
+        found: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
+        found[part] = rows
         busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
         found.setdefault("measured", {})[part] = {
             "command": f"python benchmarks/audit.py {part}",
@@ -214,7 +243,7 @@ def main() -> None:
             "machine": platform.machine(),
         }
         write_json(FILE, found)
-    picture(found)
+    picture(json.loads(FILE.read_text()))
 
 
 if __name__ == "__main__":

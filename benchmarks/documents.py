@@ -23,13 +23,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import audit_pages
 import page
 import paper_pages
 import theory_runs
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = ("federation", "methods", "papers", "rounded-noise", "samples", "speed", "theory")
+PAGES = ("audit", "federation", "methods", "papers", "rounded-noise", "samples", "speed", "theory")
 DOCUMENTS = (ROOT / "README.md", *(DOCS / f"{name}.md" for name in PAGES))
 ENGINE = "engine=vectorized"  # named, because auto may take another one on another day, which rounds otherwise
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
@@ -268,6 +269,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "federation": federation,
     "rounded-noise": rounded_noise,
     "flower-time": flower_time,
+    "audit-gaussian": lambda: audit_pages.gaussian(read("audit")),
+    "audit-methods": lambda: audit_pages.methods(read("audit")),
+    "audit-bugs": lambda: audit_pages.bugs(read("audit")),
+    "audit-canaries": lambda: audit_pages.canaries(read("audit")),
     "theory-bounds": paper_pages.theory_bounds,
     "theory-claims": paper_pages.theory_claims,
     "theory-measured": lambda: theory_runs.text(read("theory-measured")),

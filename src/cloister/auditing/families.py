@@ -68,7 +68,8 @@ def epsilon_of(accuracy: float, releases: Releases, delta: float) -> float:
 
 
 def _widest(advantage: float, releases: Releases) -> float | None:
-    """The most noise, as a multiple of what was charged, that leaves this total variation; None where any does."""
+    """The most noise, as a multiple of what was charged, that leaves this total variation; None where any does, or
+    none."""
 
     def leaves(exponent: float) -> bool:
         return loss_of(releases, math.exp(exponent)).epsilon(advantage) > 0  # delta(0) is the total variation
@@ -80,8 +81,8 @@ def _widest(advantage: float, releases: Releases) -> float | None:
             return None
     while not leaves(low):
         low, high = 2 * low, low
-        if low < -_LAST:
-            return math.exp(low)
+        if low < -_LAST:  # not even without noise: these were other releases, and their curve says nothing
+            return None
     while high - low > _EXACT:
         middle = (low + high) / 2
         low, high = (middle, high) if leaves(middle) else (low, middle)
