@@ -150,8 +150,9 @@ def test_a_receipt_of_another_server_is_none(tmp_path):
     assert "another key" in verify([tmp_path / "lie.json"], threads.terms).wrong[0]
 
 
+@pytest.mark.slow  # a machine that is busy has to answer before the deadline, which is waited for three times
 def test_a_server_calls_nothing_private_of_which_a_node_said_nothing(tmp_path):
-    threads = run_of(tmp_path, PFL, test_mode=False, deadline=2.0)
+    threads = run_of(tmp_path, PFL, test_mode=False, deadline=20.0)
     assert threads.server().certificate["private"]
     for names in (NAMES[:1], NAMES[1:]):
         for name in names:
