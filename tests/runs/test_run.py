@@ -202,7 +202,7 @@ def kill_at(monkeypatch, place: str, call: int) -> None:
         ("cloister.runs.folder.RunFolder.save", 2),
         ("cloister.runs.folder.RunFolder.save", 4),
         ("cloister.runs.folder.RunFolder.finish", 1),
-        ("cloister.runs.training.certify", 1),
+        ("cloister.runs.certificate_file.certify", 1),
     ],
 )
 @pytest.mark.parametrize(
