@@ -104,6 +104,21 @@ def test_a_share_of_the_lanes_is_sampled_as_priced():
     assert stats.binomtest(there, 6000, 0.5).pvalue < 1e-9
 
 
+@pytest.mark.parametrize("cohort", [cl.poisson(0.5), cl.fixed_size(5)], ids=["poisson", "fixed_size"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_lanes_with_and_without_the_canary_have_noise_of_their_own(cohort, dtype):
+    """Confidence counts trials as independent: two of them under one noise would be one."""
+    terms = Terms(cl.methods.dp_fedavg(**LOCAL), cohort, 1, 4.0, 1e-5, (1,) * 10, Options(dtype=dtype))
+    ready = audited(terms, 0)
+    seen = canary_clients.play(ready.fed, ready.w, 1, torch.arange(2000) % 2 == 1, ready.replaces)
+    noise = (seen.shown - seen.clean)[0]
+    with_canary, without = (some for _, _, some in canary_clients._cohorts(ready.fed, 1, 2000))
+    each = min(len(with_canary), len(without))
+    pairs = torch.stack([noise[with_canary[:each]], noise[without[:each]]])
+    assert abs(float(torch.corrcoef(pairs)[0, 1])) < 6 / each**0.5
+    assert abs(float(torch.corrcoef(pairs.abs())[0, 1])) < 6 / each**0.5
+
+
 def test_the_score_of_correlated_noise_is_that_of_the_whitened_releases():
     """Noise A z, a canary in rounds 1 and 3: the best score has deviation |A^-1 h|."""
     torch.manual_seed(0)

@@ -37,6 +37,8 @@ class Lanes:
     lane: list[Tensor] = field(default_factory=list)
     """Which lane is being computed, inside of `vmap`."""
     count: int = 0
+    group: str = ""
+    """Which of a round's groups is being computed: each has noise of its own, or trials would not be independent."""
 
     @classmethod
     def of(cls, fed: Federation) -> Lanes:
@@ -54,7 +56,8 @@ class Lanes:
         def draw(multiplier: float, streams: Streams, like: Tensor, *rest: Any) -> Tensor:
             """The noise of all lanes in one draw, of which each takes its row."""
             blank = torch.zeros(self.count * like.numel(), dtype=like.dtype, device=like.device)
-            table = real(multiplier, streams, blank, *rest).view(self.count, like.numel())
+            own = replace(streams, run=f"{streams.run} {self.group}")
+            table = real(multiplier, own, blank, *rest).view(self.count, like.numel())
             return table.index_select(0, self.lane[-1][None])[0]
 
         return draw
@@ -141,8 +144,9 @@ def _round(
     numbers = torch.arange(size) if inside else torch.arange(1, size + 1)
     shares = mechanism.place == "distributed"
     sharing = set(numbers[: mechanism.most].tolist()) if shares else set()
-    lanes.count = len(models)
-    random = torch.Generator().manual_seed(fed.streams.key("audit keys", round, len(models)) & (2**63 - 1))
+    lanes.count, lanes.group = len(models), f"group {size} {inside}"
+    seed = fed.streams.key(f"audit keys, {fed.streams.run}, {lanes.group}", round, len(models))
+    random = torch.Generator().manual_seed(seed & (2**63 - 1))
     keys = torch.randint(2**62, (len(models),), generator=random).to(w.device)
     yes, no = torch.tensor(True, device=w.device), torch.tensor(False, device=w.device)
     many = torch.tensor(MANY, device=w.device)

@@ -6,8 +6,10 @@ variation of 2 p - 1 at least. The most noise under which these releases leave a
 that was there, and what they cost under it is a lower bound on epsilon (after Nasr et al. 2023, who take a curve from
 one rate and another).
 
-That the trade-off curve is one of this family is presumed. Where an accountant's curve is not tight, the bound is
-smaller, and stays one.
+That the trade-off curve is one of this family is presumed. The curve is the accountant's. Where that is tight (Gaussian
+and Poisson-sampled noise), so is the bound; over cohorts of fixed size it is tight for one round and data of the worst
+kind. Where it is not, the noise is still at most what is found, and what is bounded is what the accountant charges for
+it: that is what a certificate is compared with, and the smallest epsilon that holds may be less.
 """
 
 from __future__ import annotations
