@@ -10,6 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from cloister.deploy.wire.identity import PrivateKey
+from cloister.privacy.certificate_text import round_up
 from cloister.publication.verification import verify_folder
 from publication import published
 from publication.forging import (
@@ -229,3 +230,22 @@ def test_words_of_another_version_are_told_and_not_proven(copy):
     assert found.good
     assert "compared the numbers alone" in dict(found.stated)["words"]
     assert "words" not in dict(found.proven)
+
+
+def test_less_than_this_version_computes_is_told_and_not_proven(copy):
+    """Whoever claims another version may claim its words, and a slightly smaller epsilon; not a proof of it."""
+    folder = copy("clients-unsigned")
+    values = values_of(folder)
+    values["versions"]["cloister"], values["noise_arithmetic"] = "99", "as nobody has it"
+    honest = round_up(values["prices"][0]["epsilon_pld"])
+    for price in values["prices"]:
+        price["epsilon_pld"] *= 0.992
+    write_values(folder, values)
+    pages_again(folder)
+    found = verify_folder(folder)
+    claimed = round_up(values["prices"][0]["epsilon_pld"])
+    assert found.good, found.wrong
+    assert claimed != honest
+    assert f"epsilon {honest} (PLD)" in dict(found.proven)["price"]
+    assert f"epsilon {honest} " in found.headline
+    assert f"epsilon {claimed} (PLD)" in dict(found.stated)["less"]

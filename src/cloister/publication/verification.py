@@ -27,6 +27,7 @@ from cloister.privacy.certificate import Certificate
 from cloister.privacy.certificate_text import round_up
 from cloister.privacy.description import RunDescription, plain
 from cloister.privacy.ledger import Ledger
+from cloister.privacy.promised import Price
 from cloister.publication import statements
 from cloister.publication.contents import hash_of_file, names_in, read_plain, shapes_in
 from cloister.publication.findings import Findings
@@ -200,12 +201,25 @@ def _prices(stored: StoredCertificate, description: RunDescription, ledger: Ledg
         wanted = {**people, "renderers": told.get("renderers")}  # by whom pages were written is looked at later
         if not agrees(told, wanted if same else {**wanted, "subject": told.get("subject")}, same):
             raise Corrupted("Expected accounts and attackers' chances that follow from the ledger, found others.")
-    found.headline = statements.headline(stored.certificate)
+    # Another version may have closer bounds. What this one does not come to, it has not proven.
+    less = any(map(_less, stored.certificate.prices, computed.prices))
+    proven = computed if less else stored.certificate
+    found.headline = statements.headline(proven)
     releases = f"{computed.releases_charged:,} releases in {computed.rounds_charged:,} rounds"
-    found.proven.append(("price", f"{_both(stored.certificate)} follow from the ledger's events ({releases})"))
+    found.proven.append(("price", f"{_both(proven)} follow from the ledger's events ({releases})"))
+    if less:
+        found.stated.append(
+            ("less", f"{_both(stored.certificate)}, as certificate.json says: this version proves more")
+        )
     if not same_words(stored, computed):
         theirs = stored.certificate.versions.get("cloister")
         found.stated.append(("words", f"written by Cloister {theirs}; this version compared the numbers alone"))
+
+
+def _less(stored: Price, computed: Price) -> bool:
+    """Whether one of the stored epsilons (None: infinite) is below the computed one by more than rounding."""
+    pairs = (stored.epsilon_pld, computed.epsilon_pld), (stored.epsilon_rdp, computed.epsilon_rdp)
+    return any(one is not None and (other is None or one < other * (1 - 1e-6)) for one, other in pairs)
 
 
 def _both(c: Certificate) -> str:

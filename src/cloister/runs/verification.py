@@ -91,7 +91,7 @@ def _holds_model(content: bytes, names: list[str], at: StoredCheckpoint) -> bool
 _WORDS = frozenset(
     {
         *("adjacency", "released", "trusted", "sampling_executed", "sampling_accounted", "divided_by", "not_covered"),
-        "versions",
+        *("noise_arithmetic", "versions"),
     }
 )
 """What another version of Cloister may say in other words."""

@@ -12,6 +12,7 @@ import pytest
 
 from cloister.deploy.certificates import words
 from cloister.deploy.certificates.chain import Chain, MissingLinks, OtherHistory, signed_head
+from cloister.deploy.certificates.node_certificate import node_text
 from cloister.deploy.certificates.signed import signed, write_document
 from cloister.deploy.certificates.verification import verify
 from cloister.deploy.wire.identity import PrivateKey
@@ -50,6 +51,16 @@ def test_a_run_is_verified_and_test_mode_is_not_private(tmp_path):
             assert any("twice the epsilon" in gap for gap in document["not_covered"])
         if file.name == "certificate.json":
             assert "NOT PRIVATE" in (file.parent / "certificate.txt").read_text()
+
+
+def test_what_all_rows_together_have_lost_is_rounded_upwards():
+    names = ["node", "federation", "terms", "private", "unit", "trusted", "hidden_by_masks", "not_covered", "key"]
+    spent = {"runs": 1, "epsilon": 1.0, "delta": 1e-5, "whole_client": 2.00012}
+    run = {"name": "r", "epsilon": 1.0, "delta": 1e-5, "releases": 1, "rounds": 1}
+    about = {"test_mode": False, "limit": None, "ledger": {"name": "l", "head": "h"}}
+    document = {**dict.fromkeys(names, "-"), **about, "history": {"length": 1, "head": "h"}, "run": run}
+    assert "together: epsilon 2.001 at delta 1e-05" in node_text({**document, "all_runs": spent})
+    assert "together: not bounded" in node_text({**document, "all_runs": {**spent, "whole_client": None}})
 
 
 def test_without_test_mode_it_is_private_and_says_what_is_spent(tmp_path):

@@ -124,7 +124,7 @@ def node_text(c: Mapping[str, Any]) -> str:
     """The certificate, for people."""
     run, everything, limit = c["run"], c["all_runs"], c["limit"]
     whole = everything["whole_client"]
-    together = "not bounded" if whole is None else f"epsilon {whole:.3f}"
+    together = "not bounded" if whole is None else words.spent_words({**everything, "epsilon": whole})
     lines = ["PRIVACY CERTIFICATE OF A NODE", *([NOT_PRIVATE] if c["test_mode"] else [])]
     rows = [
         ("node", c["node"]),
