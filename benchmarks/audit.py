@@ -223,7 +223,7 @@ def _capped(bound: LowerBound) -> LowerBound:
 def main() -> None:
     """Measure what is asked for, and keep the rest."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS))
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which figures; all without any")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--scale", type=float, default=1.0, help="of the trials over 100 rounds, and of methods")
     parser.add_argument("--again", action="store_true", help="measure also what is in the file")
@@ -236,7 +236,7 @@ def main() -> None:
         found[part] = rows
         busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
         found.setdefault("measured", {})[part] = {
-            "command": f"python benchmarks/audit.py {part}",
+            "command": f"python benchmarks/audit.py {part}" + (f" --scale {asked.scale:g}" if asked.scale != 1 else ""),
             "device": asked.device if asked.device == "cpu" else torch.cuda.get_device_name(),
             "cores": os.cpu_count(),
             "load": round(busy, 1),

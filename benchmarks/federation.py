@@ -189,11 +189,11 @@ FIGURES: Mapping[str, Callable[[Path], dict[str, Any]]] = {
 def main() -> None:
     """The figures that are asked for; the others stay as they are."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figures", nargs="*", choices=[*FIGURES, []], default=list(FIGURES))
+    parser.add_argument("figures", nargs="*", choices=[*FIGURES, []], help="which; all without any")
     parser.add_argument("--no-write", action="store_true", help="leave docs/federation.json as it is")
     chosen = parser.parse_args()
     one_thread()
-    for name in chosen.figures:
+    for name in chosen.figures or FIGURES:
         load = round(os.getloadavg()[0], 1)
         with tempfile.TemporaryDirectory() as temporary:
             found = FIGURES[name](Path(temporary))
