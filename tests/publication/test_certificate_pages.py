@@ -18,6 +18,7 @@ from cloister.publication.html import html
 from cloister.publication.page import percent
 from cloister.publication.pdf import pdf
 from cloister.publication.publish import certified, run_page_of
+from cloister.publication.run_page import meaning_of
 from publication import published
 
 
@@ -48,6 +49,16 @@ class Text(HTMLParser):
 
 def page(place: Path, name: str) -> Text:
     return Text((place / name / "certificate.html").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "words"),
+    [(0.1, 1e-5, "at most 1.106 times"), (10.0, 1e-5, "at most 22,030 times"), (14.0, 1e-6, "at most 10^7 times")],
+)
+def test_large_factors_and_small_chances_are_numbers_that_people_read(epsilon, delta, words):
+    meaning = meaning_of(epsilon, delta, "client", "something")[0]
+    assert words in meaning
+    assert f"1 in {round(1 / delta):,})" in meaning
 
 
 def test_it_says_what_epsilon_means_for_whom_and_who_signed(place):

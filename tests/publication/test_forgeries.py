@@ -249,3 +249,13 @@ def test_less_than_this_version_computes_is_told_and_not_proven(copy):
     assert f"epsilon {honest} (PLD)" in dict(found.proven)["price"]
     assert f"epsilon {honest} " in found.headline
     assert f"epsilon {claimed} (PLD)" in dict(found.stated)["less"]
+
+
+def test_that_releases_did_not_end_a_run_is_only_stated(copy):
+    """Of the rounds that were run, or of all that were planned: which price holds follows from no file."""
+    folder = copy("clients-unsigned")
+    shorter_ledger(folder)
+    all_again(folder)
+    found = verify_folder(folder)
+    assert found.good, found.wrong
+    assert "nothing that was released decided when to stop: 2 of 3 planned" in dict(found.stated)["rounds"]

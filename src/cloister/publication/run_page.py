@@ -72,16 +72,26 @@ _SIMULATED = (
 
 def meaning_of(epsilon: float, delta: float, unit: str, what: str) -> list[str]:
     """Epsilon and delta in plain words; `what` is who is there or not, or other, in the comparison."""
-    times = math.exp(min(epsilon, 700.0))
-    factor = f"{_up(times):,.4g}" if times < 1e6 else "more than a million"
-    chance = f"1 in {math.floor(1 / delta):,}"
+    chance = f"1 in {math.floor((1 + 1e-12) / delta):,}"
     return [
         f"Think of two worlds that differ in {what}, and of anything that somebody could conclude from what was "
-        f"released. Its probability in one world is at most {factor} times (e to the power of epsilon) that in the "
-        f"other, apart from a chance of {delta:g} ({chance}), which is delta.",
+        f"released. Its probability in one world is at most {_factor(epsilon)} times (e to the power of epsilon) that "
+        f"in the other, apart from a chance of {delta:g} ({chance}), which is delta.",
         f"The smaller epsilon is, the less the release adds to what somebody knows of one {unit} anyway. The most that "
         "it can add:",
     ]
+
+
+def _factor(epsilon: float) -> str:
+    """e^epsilon, rounded upwards.
+
+    >>> _factor(0.1), _factor(10.0), _factor(20.0), _factor(1000.0)
+    ('1.106', '22,030', '10^9', '10^435')
+    """
+    if epsilon > math.log(1e6):
+        return f"10^{math.ceil(epsilon / math.log(10))}"
+    times = _up(math.exp(epsilon))
+    return f"{times:,.0f}" if times >= 1e4 else f"{times:,.4g}"
 
 
 def _up(value: float) -> float:

@@ -40,7 +40,9 @@ def add(stored: StoredCertificate, signer: PublicKey | None, key: PublicKey | No
     ]
     if c.rounds_charged < c.rounds_planned:
         rounds = f"{c.rounds_charged:,} of {c.rounds_planned:,} planned rounds are in the ledger"
-        found.stated.append(("rounds", f"that no more were run: {rounds}"))
+        early = stored.circumstances is not None and stored.circumstances.ended_early
+        decided = "" if early else ", and nothing that was released decided when to stop"
+        found.stated.append(("rounds", f"that no more were run{decided}: {rounds}"))
     found.stated.append(("gaps", f"{len(c.not_covered)} points that the guarantee does not cover, in certificate.txt"))
 
 
