@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import integrate, stats
 
+from cloister.auditing import one_run
 from cloister.auditing.bounds import (
     at_least,
     at_most,
@@ -72,6 +75,15 @@ def test_rates_are_bounded_in_both_directions():
     )
     assert from_rates(500, 1000, 1000, 1000, 0.0, 0.05) == pytest.approx(from_rates(0, 1000, 500, 1000, 0.0, 0.05))
     assert from_rates(500, 1000, 490, 1000, 0.0, 0.05) == 0
+
+
+def test_no_canary_is_guessed_about_twice(monkeypatch):
+    """23 of them, all of whose scores tell: the one in the middle is either in or out."""
+    inside = torch.arange(23) % 2 == 0
+    monkeypatch.setattr(one_run, "_play", lambda *given: one_run.Scores(inside.double(), inside))
+    found = one_run.one_run(SimpleNamespace(delta=0.0), None, None, 23, 0.95, 0, None)
+    assert found.guesses <= found.trials == 23
+    assert found.right == found.guesses
 
 
 def test_a_p_value_of_one_run_is_that_of_the_theorem():

@@ -52,7 +52,7 @@ def one_run(
     coins, count = played.inside[order].cpu(), len(order)
     best = (-1.0, 0, 0)
     for share in SHARES:
-        each = max(1, round(share * count / 2))
+        each = min(max(1, round(share * count / 2)), count // 2)  # nobody is guessed about twice
         right = int(coins[:each].sum()) + int((~coins[count - each :]).sum())
         found = from_one_run(count, 2 * each, right, terms.delta, (1 - confidence) / len(SHARES))
         best = max(best, (found, right, 2 * each))
