@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 import cloister as cl
+from cloister.deploy.certificates.signed import NODE
 from cloister.deploy.wire.identity import PrivateKey
 from cloister.errors import CloisterError
 from cloister.publication.publish import PUBLISHED, publish
+from cloister.publication.recognition import Given, recognize
 from cloister.publication.verification import verify_folder
 from publication import published
 from publication.forging import rehash, values_of, write_values
@@ -264,6 +266,16 @@ def test_only_a_run_that_has_ended_is_published_and_only_once(place, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_a_nodes_ledger_beside_its_certificates_is_no_publication_that_lost_one(tmp_path):
+    (tmp_path / "ledger.jsonl").write_text("{}\n")
+    with pytest.raises(CloisterError, match="found none"):
+        recognize([tmp_path])  # nothing has ended yet
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    own = tmp_path / "runs" / "one" / "certificate.json"
+    own.write_text(json.dumps({"format": NODE}))
+    assert recognize([tmp_path]) == Given(documents=[own])
+
+
 def test_the_commands(command, place, tmp_path):
     key = tmp_path / "key.pem"
     PrivateKey.from_seed(bytes(range(32))).save(key)
@@ -287,7 +299,15 @@ def test_the_commands(command, place, tmp_path):
     gone = command("verify", str(folder))
     assert gone.returncode == 1
     assert "certificate.json: Expected this file" in gone.stdout
-    for words in (["verify", str(key)], ["verify", str(folder), "--key", "x"], ["certificate", str(key)]):
+    for words in (
+        ["verify", str(key)],
+        ["verify", str(folder), "--key", "x"],
+        ["verify", str(folder), "--key", str(key)],
+        ["verify", str(folder), "--terms", "nowhere.toml"],
+        ["certificate", str(key)],
+    ):
         slip = command(*words)
         assert slip.returncode == 2, words
+        assert slip.stdout == "", words
         assert len(slip.stderr.strip().splitlines()) == 1
+        assert key.read_text().splitlines()[1] not in slip.stderr, words  # the private key itself

@@ -11,6 +11,7 @@ from cloister.cli.output import say, working
 from cloister.errors import CloisterError
 
 if TYPE_CHECKING:
+    from cloister.deploy.terms.terms import Terms
     from cloister.deploy.wire.identity import PublicKey
 
 WRONG = 1
@@ -46,6 +47,7 @@ def verify(
 
     wanted = None if key is None else _public(key)
     given = recognize(paths)
+    agreed = _terms(terms, paths, federated=bool(given.documents))  # before anything is called good
     good = True
     for place, folder in enumerate(given.publications):
         with working(f"looking at {folder}"):
@@ -59,16 +61,15 @@ def verify(
         say(f"WRONG  {path}: Expected a certificate or a receipt, found something else: it was changed.")
         good = False
     if given.documents:
-        good &= _federation(given.documents, terms if terms is not None else _terms_in(paths))
+        good &= _federation(given.documents, agreed)
     if not good:
         raise typer.Exit(WRONG)
 
 
-def _federation(documents: list[Path], terms: Path | None) -> bool:
+def _federation(documents: list[Path], terms: Terms | None) -> bool:
     from cloister.deploy.certificates.verification import verify as verified
-    from cloister.deploy.terms.terms import Terms
 
-    found = verified(documents, None if terms is None else Terms.load(terms))
+    found = verified(documents, terms)
     for mark, lines in (("good ", found.confirmed), ("note ", found.notes), ("WRONG", found.wrong)):
         for line in lines:
             say(f"{mark}  {line}")
@@ -84,6 +85,17 @@ def _public(text: str) -> PublicKey:
     return PublicKey.from_text(text)
 
 
-def _terms_in(paths: list[Path]) -> Path | None:
-    """The terms, where a whole federation is looked at."""
-    return next((path / "terms.toml" for path in paths if (path / "terms.toml").is_file()), None)
+def _terms(named: Path | None, paths: list[Path], federated: bool) -> Terms | None:
+    """The terms that were named, or those beside a whole federation."""
+    if named is not None and not federated:
+        raise CloisterError(
+            "Expected certificates or receipts of a federation with --terms, found none: leave --terms out, or name "
+            "them as well."
+        )
+    beside = (path / "terms.toml" for path in paths if (path / "terms.toml").is_file())
+    place = named if named is not None else next(beside, None)
+    if place is None or not federated:
+        return None
+    from cloister.deploy.terms.terms import Terms
+
+    return Terms.load(place)

@@ -56,7 +56,8 @@ def _folder(path: Path, found: Given) -> None:
             f"Expected a run that has ended, found that {path} has not: `cloister show {path}` tells what it has spent "
             "so far."
         )
-    if not own.exists() and any((path / name).is_file() for name in PUBLISHED):
+    # A ledger alone is no publication: nodes of a federation keep theirs beside the folders of their runs.
+    if not own.exists() and any((path / name).is_file() for name in PUBLISHED if name != "ledger.jsonl"):
         found.publications.append(path)
         return
     there = sorted(one for name in ("certificate.json", "receipt.json") for one in path.rglob(name))

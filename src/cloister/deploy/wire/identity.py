@@ -41,6 +41,10 @@ class PublicKey:
             except ValueError:
                 raw = b""
         key = cls(raw)
+        if isinstance(text, str) and "PRIVATE KEY" in text:  # no message may show it
+            raise CloisterError(
+                "Expected a public key, found a private one: give the line that `cloister keys show FILE` prints."
+            )
         expect(
             len(raw) == 32 and key.text == text,
             "a public key ('ed25519:' and 43 characters)",
@@ -92,7 +96,10 @@ class PrivateKey:
         try:
             mode, data = path.stat().st_mode, path.read_bytes()
         except OSError as error:
-            raise CloisterError(f"Expected a private key, found {error}: make one with `cloister keys new`.") from None
+            why = error.strerror or "it cannot be read"
+            raise CloisterError(
+                f"Expected a private key, found {str(path)!r} ({why}): make one with `cloister keys new`."
+            ) from None
         if os.name == "posix":
             expect(not mode & 0o077, "a key that its owner alone can read", oct(mode & 0o777), f"chmod 600 {path}")
         try:
