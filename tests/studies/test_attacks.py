@@ -41,6 +41,7 @@ def test_an_image_comes_back_without_privacy_and_not_with_it(command, folders, t
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "a.png").stat().st_size > 10_000
+    assert stat.S_IMODE((tmp_path / "a.png").stat().st_mode) == 0o600
     found = {name: read_attacks(folders / name) for name in ("open", "private")}
     assert [one.label for one in found["open"].inversion] == [one.label for one in found["private"].inversion]
     assert min(one.correlation for one in found["open"].inversion) > 0.9

@@ -66,6 +66,8 @@ def attacks_plot(found: Mapping[str, Attacks], path: Path, dpi: int = 130) -> No
         axes.legend(frameon=False, fontsize=7, loc="lower right")
         right.suptitle("Membership inference by the loss", fontsize=9)
     figure.supxlabel(NOT_PRIVATE, color="#B00000", fontsize=7)
+    path.touch(mode=0o600)
+    path.chmod(0o600)  # training images: for their owner's eyes, as attacks.json is
     figure.savefig(path)
 
 
