@@ -156,9 +156,10 @@ def test_the_command_shows_both_bounds_and_fails_where_a_guarantee_is_false(comm
     words = ("audit", "method=dp_fedavg", "epsilon=4", "clients=5", "--trials", "1000", "--quiet")
     sound = command(*words, "--kind", "all", cwd=tmp_path)
     assert sound.returncode == 0, sound.stderr
-    for word in ("worst_case", "one_run", "one_shot", "estimate", "nothing is wrong here", "certified"):
+    for word in ("worst_case", "one_run", "one_shot", "estimate", "nothing wrong was found", "certified"):
         assert word in sound.stdout
     assert (tmp_path / "audit.png").stat().st_size > 10_000
+    assert "write --trials VALUE" in command("audit", "method=dp_fedavg", "epsilon=4", "trials=0").stderr
     less_noise(monkeypatch, 0.4)
     broken = command(*words, cwd=tmp_path)
     assert broken.returncode == 1

@@ -96,7 +96,8 @@ class Audit:
         if math.isinf(self.certified):
             return f"{name}: nothing is certified, and at least {self.lower:.2f} is spent."
         return (
-            f"{name}: at least {self.lower:.2f} of the certified {self.certified:.2f} is spent; nothing is wrong here."
+            f"{name}: at least {self.lower:.2f} of the certified {self.certified:.2f} is spent; nothing wrong was "
+            "found."
         )
 
     def to_json(self) -> dict[str, Any]:

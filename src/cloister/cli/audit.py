@@ -46,6 +46,10 @@ def audit(
     from cloister.runs.plan_keys import question_of
 
     file, words = file_and_words(ctx.args)
+    for word in words:
+        name = word.partition("=")[0].strip()
+        if name in ("trials", "confidence", "kind", "plot", "output"):
+            raise CloisterError(f"Expected {name} as an option, found {word!r} among the keys: write --{name} VALUE.")
     kinds = kind.replace(" ", "").split(",")
     for one in kinds:
         expect_one_of("--kind", one, _KINDS)
