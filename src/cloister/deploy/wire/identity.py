@@ -100,14 +100,14 @@ class PrivateKey:
             raise CloisterError(
                 f"Expected a private key, found {str(path)!r} ({why}): make one with `cloister keys new`."
             ) from None
-        if os.name == "posix":
-            expect(not mode & 0o077, "a key that its owner alone can read", oct(mode & 0o777), f"chmod 600 {path}")
         try:
             key = load_pem_private_key(data, password=None)
         except (ValueError, TypeError):
             key = None
         if not isinstance(key, Ed25519PrivateKey):
             raise CloisterError(f"Expected an ed25519 key in {path}, found something else: see `cloister keys new`.")
+        if os.name == "posix":
+            expect(not mode & 0o077, "a key that its owner alone can read", oct(mode & 0o777), f"chmod 600 {path}")
         return cls(key)
 
     def save(self, path: Path | str) -> None:
