@@ -28,10 +28,14 @@ def main() -> int:
     parser.add_argument("--named", action="store_true", help="run the tests that are named, and no others")
     parser.add_argument("--dry", action="store_true", help="write no documents")
     given, console = parser.parse_args(), Console()
+    if unknown := set(given.names) - {name for one in mutants() for name in (one.name, one.subject)}:
+        parser.error(f"no mutant and no subject is called {', '.join(sorted(unknown))}: --list names them")
+    if given.jobs < 1:
+        parser.error(f"expected --jobs of at least 1, found {given.jobs}")
     chosen = [one for one in mutants() if not given.names or {one.name, one.subject} & set(given.names)]
-    if given.list or not chosen:
-        console.print("\n".join(f"{one.subject}: {one.name}: {one.breaks}" for one in chosen or mutants()))
-        return 0 if chosen else 2
+    if given.list:
+        console.print("\n".join(f"{one.subject}: {one.name}: {one.breaks}" for one in chosen))
+        return 0
     try:
         for one in chosen:
             one.applied((ROOT / one.path).read_text())

@@ -31,6 +31,8 @@ def main() -> int:
     parser.add_argument("--kept", type=Path, default=Path(".torture"), help="where an interrupted campaign goes on")
     parser.add_argument("--dry", action="store_true", help="write no documents")
     given, console = parser.parse_args(), Console()
+    if not 0 < given.scale < float("inf"):
+        parser.error(f"expected --scale above 0, found {given.scale}")
     unknown = set(given.names) - set(CAMPAIGNS)
     if unknown:
         console.print(f"Expected campaigns among {', '.join(CAMPAIGNS)}, found {', '.join(unknown)}: name these.")
