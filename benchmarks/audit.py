@@ -174,7 +174,7 @@ def bugs(device: str, scale: float = 1.0) -> list[dict[str, Any]]:
             bug.plant(patch)
             found = cl.audit(
                 bug.make(), rounds=bug.rounds, cohort=bug.cohort, epsilon=4.0, delta=DELTA, clients=10, sizes=20,
-                trials=4000, device=device,
+                trials=bug.trials, device=device,
             )  # fmt: skip
         rows.append({**found.labeled(name).to_json(), "bug": name})
         _keep("bugs", rows)

@@ -69,7 +69,9 @@ def test_planted_bugs_are_exposed(name, monkeypatch):
     with monkeypatch.context() as patch:
         bug.plant(patch)
         method = bug.make()
-        found = audit(method, rounds=bug.rounds, cohort=bug.cohort, epsilon=4.0, clients=10, sizes=20, trials=TRIALS)
+        found = audit(
+            method, rounds=bug.rounds, cohort=bug.cohort, epsilon=4.0, clients=10, sizes=20, trials=bug.trials
+        )
     assert found.certified == pytest.approx(4.0, abs=0.01)
     assert found.exposed, found.verdict
     assert found.verdict.startswith("EXPOSED")

@@ -178,7 +178,8 @@ def _round(
                 total = total + sent(torch.zeros_like(update), no, share)
         offer = Offer(round, numbers, w, broadcast)
         new, after = close_round(fed, offer, [Reply(numbers, total)], MethodState(**own), trusted=True)
-        seen = message if fed.method.local_only else after.transform[SEEN]
+        own_message = message if inside else silent  # who does not take part sends nothing
+        seen = own_message if fed.method.local_only else after.transform[SEEN]
         middle, half = (gone, there - gone) if not replaces else ((there + gone) / 2, (there - gone) / 2)
         length = _product(half, half).clamp(min=1e-300)
         kept = {name: value for name, value in after.transform.items() if name != SEEN}
