@@ -73,11 +73,8 @@ def bounds_plot(audits: Sequence[Audit], path: Path, dpi: int = 130) -> None:
     deltas = sorted({audit.delta for audit in audits})
     sure = sorted({bound.confidence for audit in audits for bound in audit.bounds if bound.confidence is not None})
     axes.set_xlabel(f"epsilon at delta {', '.join(f'{delta:g}' for delta in deltas)}")
-    axes.set_title(
-        f"What is spent at least (confidence {', '.join(f'{one:g}' for one in sure)}) and at most",
-        fontsize=10,
-        loc="left",
-    )
+    # over the whole picture: long names leave little room above the axes
+    picture.suptitle(f"Spent at least (confidence {', '.join(f'{one:g}' for one in sure)}), and at most", fontsize=10)
     axes.grid(axis="y", visible=False)
     picture.legend(frameon=False, fontsize=8, ncols=2, loc="outside lower center")
     picture.savefig(path)
