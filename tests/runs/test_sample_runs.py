@@ -23,7 +23,7 @@ from cloister.privacy.events import FixedSizeGaussian, PoissonGaussian
 from cloister.privacy.ledger import Charge, Ledger
 from cloister.privacy.published_claims import adap_dp_fl
 from cloister.privacy.renyi_filter import epsilon_at, room_at
-from cloister.round.bind import bind_method
+from cloister.round.bind_method import bind_method
 from cloister.runs.folder import RunFolder
 from conftest import flat_state, killed_in_round
 

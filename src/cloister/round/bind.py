@@ -7,7 +7,6 @@ would make private, what has no price, and parts that do not fit one another are
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from cloister.client.population import Population
 from cloister.core import (
-    BindContext,
     Cohort,
     Context,
     Layout,
@@ -26,15 +24,14 @@ from cloister.core import (
     State,
     Tensors,
 )
-from cloister.core.mechanism import as_drawn
 from cloister.core.noise_grid import STEP_GRID, grid_of, on_grid
 from cloister.core.state import flatten
 from cloister.errors import CloisterError, expect
-from cloister.privacy.events import Adjacency, Event, Gaussian, PoissonGaussian
+from cloister.privacy.events import Event, Gaussian
 from cloister.privacy.ledger import Charge
-from cloister.privacy.pricing import adjacency_of
 from cloister.privacy.unit import ProtectedUnit, sample_account
 from cloister.random.streams import Streams
+from cloister.round.bind_method import bind_method, parts_of
 from cloister.round.charges import charge_of, event_of, sensitivity_of
 
 
@@ -230,19 +227,14 @@ def _dry_run(fed: Federation, w: Tensor) -> None:
         if isinstance(error, CloisterError):
             raise
         raise CloisterError(
-            f"Expected transforms and noise that fit one another, found {_parts(method)}, which fail "
+            f"Expected transforms and noise that fit one another, found {parts_of(method)}, which fail "
             f"({str(error).splitlines()[0] if str(error) else type(error).__name__}): put them in another order."
         ) from error
     if not fits:
         raise CloisterError(
-            f"Expected an update of {w.shape[0]} numbers from {_parts(method)}, found one of shape "
+            f"Expected an update of {w.shape[0]} numbers from {parts_of(method)}, found one of shape "
             f"{tuple(message.shape)}: decode must undo what encode does to the length."
         )
-
-
-def _parts(method: Method) -> str:
-    parts = method.transform.parts or (method.transform,)
-    return f"{', '.join(part.name for part in parts)} under {method.mechanism.name} noise"
 
 
 def _expect_as_declared(method: Method, message: Tensor, declared: Sensitivity) -> None:
@@ -272,125 +264,3 @@ def over_made_up_clients(fed: Federation, population: Population, expected: floa
     if expected is not None:
         object.__setattr__(made, "denominator", expected)
     return made
-
-
-def bind_method(
-    method: Method,
-    cohort: Cohort,
-    layout: Layout,
-    clients: int,
-    public_samples: Samples | None = None,
-    norms: Callable[[], Tensor] | None = None,
-    public_median: Callable[[], float] | None = None,
-) -> Method:
-    """The method, completed for a model and a cohort; refused where no noise would make it private."""
-    expected, noise = cohort.expected(clients), method.mechanism.noise_multiplier
-    expect(
-        0 < expected <= clients,
-        f"a cohort of at most {clients} clients, as many as there are",
-        expected,
-        "ask for fewer",
-    )
-    if noise is not None and method.bind is not None:
-        separation = cohort.min_separation(clients)
-        context = BindContext(layout, expected, separation, public_samples, norms, public_median, clients)
-        method = replace(method.bind(method, context), bind=None)
-    _expect_public_sizes(method)
-    if method.mechanism.place == "local":
-        _expect_private_steps(method)
-        return method
-    mechanism, sensitivity = method.mechanism, sensitivity_of(method, layout)
-    if method.noise_schedule is not None and mechanism.place != "nowhere":
-        raise CloisterError(
-            f"Expected noise in the steps of clients for {method.name}, which chooses it on the way, found "
-            f"{mechanism.name}, {mechanism.place}: its price would follow the schedule, and the noise would not, so "
-            "use mechanisms.in_steps."
-        )
-    summed = method.local.sample_l2 is not None and mechanism.honest_fraction is not None
-    _expect_sums_of_samples(method)
-    if (
-        method.unit is ProtectedUnit.SAMPLE
-        and method.bind is None
-        and noise
-        and mechanism.account is as_drawn
-        and not summed
-    ):
-        raise CloisterError(
-            f"Expected noise that is priced for single samples (in_steps, binomial) for the unit sample, found "
-            f"{mechanism.name}, {mechanism.place}: use the unit client."
-        )
-    if noise and not sensitivity.l2 < math.inf:
-        raise CloisterError(
-            f"Expected a bounded update for the {mechanism.name} mechanism, found none: without a "
-            "bound no noise suffices, so add transforms.clip_l2(clip) to the method with a finite clip."
-        )
-    if mechanism.min_separation > cohort.min_separation(clients):
-        raise CloisterError(
-            f"Expected cohorts in which a client takes part once in {mechanism.min_separation} rounds at most, "
-            f"because the noise of {method.name} is correlated over as many, found cohorts {cohort.name} of {clients} "
-            f"clients: use cohort = cyclic, with cohorts of at most {clients // mechanism.min_separation}."
-        )
-    most = mechanism.most_l2(sensitivity)
-    if method.bind is None and noise and (sensitivity.integer is not mechanism.integer or sensitivity.l2 > most):
-        raise CloisterError(
-            f"Expected messages of norm at most {most:g} for {mechanism.name} noise, and whole numbers for whole noise "
-            f"alone, found a bound of {sensitivity.l2:g} and {'whole' if sensitivity.integer else 'real'} numbers: "
-            "scale the one to the other."
-        )
-    if noise and method.transform.after is not None and not method.local_only:
-        raise CloisterError(
-            f"Expected noise to be the last thing that happens to a message, found {_parts(method)}, where something "
-            "follows it: of a sum of such messages nothing is proven, so leave that out, or price single messages "
-            "(local_only)."
-        )
-    if method.local_only and noise and mechanism.account is not as_drawn:
-        raise CloisterError(
-            f"Expected Gaussian noise for {method.name}, of which single messages are priced, found {mechanism.name}: "
-            "use mechanisms.gaussian."
-        )
-    if method.local_only and isinstance(cohort.event(1.0, clients), PoissonGaussian):
-        raise CloisterError(
-            f"Expected cohorts of a fixed size for {method.name}, whose clients are protected by their own shares of "
-            "the noise alone, found poisson: use cohort = fixed_size or full."
-        )
-    return method
-
-
-def _expect_sums_of_samples(method: Method) -> None:
-    """Noise that protects samples in a sum is for messages in which a sample's part is bounded, of one batch a round,
-    by a rule that says so; and such messages have no other."""
-    local, mechanism = method.local, method.mechanism
-    if local.sample_l2 is not None and not method.transform.bounds_distance:
-        raise CloisterError(
-            f"Expected transforms that bound how far a sample can move a sum, for {local.name}, found "
-            f"{_parts(method)}: leave out what only bounds norms (clip_l2)."
-        )
-    if (local.sample_l2 is None) == (mechanism.honest_fraction is None) or mechanism.place == "nowhere":
-        return
-    raise CloisterError(
-        f"Expected sums of clipped gradients under shares of noise, the one for the other, found {local.name} and "
-        f"{mechanism.name}, {mechanism.place}: use client.clipped_sum with mechanisms.sample_shares."
-    )
-
-
-def _expect_public_sizes(method: Method) -> None:
-    """Where single samples are protected, a message may depend on their number only if that is public."""
-    if method.transform.weighting is None or method.unit is not ProtectedUnit.SAMPLE or method.public_sizes:
-        return
-    if adjacency_of(method.local.batching.event(1.0, 1)) is not Adjacency.REPLACE_ONE:
-        raise CloisterError(
-            f"Expected public numbers of samples for {method.name} with weights by them, found poisson batches, where "
-            "a sample is added or removed and its client would weigh more or less: declare them public (public_sizes = "
-            'true), replace samples instead (batch_sampling = "fixed_size"), or leave client_weights out.'
-        )
-
-
-def _expect_private_steps(method: Method) -> None:
-    """Noise in the steps protects samples whose batches are secret, and a message that is made of nothing else."""
-    local = method.local
-    private = local.private is not None and len(local.phases) == 1 and local.batching.batch_sampling is not None
-    if not private or method.unit is not ProtectedUnit.SAMPLE:
-        raise CloisterError(
-            f"Expected a local rule of one phase whose steps are private by themselves, over secret batches, and the "
-            f"unit sample, for noise that is local, found {local.name} and {method.unit}: use client.dp_sgd."
-        )

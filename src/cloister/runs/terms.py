@@ -19,7 +19,7 @@ from cloister.privacy.description import RunDescription
 from cloister.privacy.events import Event
 from cloister.privacy.ledger import Charge
 from cloister.privacy.unit import ProtectedUnit, sample_account
-from cloister.round.bind import bind_method
+from cloister.round.bind_method import bind_method
 from cloister.round.charges import charge_of, event_of
 from cloister.runs.noise import Clients, Noise, calibrate_noise, with_noise
 from cloister.runs.queries import Queries
