@@ -55,13 +55,13 @@ def shift_of(numbers: np.ndarray[Any, Any]) -> int | None:
     return None
 
 
-def block_off_by(numbers: np.ndarray[Any, Any], scale: float, block: int = 4096) -> float | None:
+def block_off_by(numbers: np.ndarray[Any, Any], scale: float, block: int = 4096, grid: bool = False) -> float | None:
     """The relative scale of the first block of normal numbers whose scale is not the one given; None if all fit.
 
-    The end is looked at twice, once in a short block of its own.
+    The end is looked at twice, once in a short block of its own. On a `grid` numbers are zero now and then.
     """
     values = numbers.astype(np.float64) / scale
-    real = np.issubdtype(numbers.dtype, np.floating)  # whole noise is zero now and then
+    real = np.issubdtype(numbers.dtype, np.floating) and not grid  # whole noise is zero now and then
     pieces = [*np.split(values, range(block, len(values), block)), values[-50:]]
     for piece in pieces:
         tail = stats.chi2.cdf(float((piece**2).sum()), len(piece))
