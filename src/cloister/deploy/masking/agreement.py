@@ -64,7 +64,7 @@ def own_mask_key(session: Session, name: str, seed: bytes) -> bytes:
 
 
 def sealed(session: Session, pair: KeyPair, sender: str, recipient: str, public: bytes, data: bytes) -> bytes:
-    """Data that the recipient alone can open, and that it knows to be the sender's, of this session."""
+    """Data that the recipient alone can open, and that it knows to be the sender's, for this sum."""
     use = ["shares", sender, recipient, pair.public.hex(), public.hex()]
     nonce = os.urandom(_NONCE_BYTES)
     box = ChaCha20Poly1305(_derived(session, pair.exchange(public), use))

@@ -3,7 +3,7 @@
 | the server sends | the node answers | what it refuses                                                               |
 |------------------|------------------|-------------------------------------------------------------------------------|
 | (the offer)      | `keys`           |                                                                               |
-| roster           | `shares`         | unknown or repeated names or keys, keys not signed for this session, too few  |
+| roster           | `shares`         | unknown or repeated names or keys, keys not signed for this sum, too few      |
 | mailbox          | `masked`         | dealers out of the roster, too few, a second mailbox or vector under one mask |
 | survivors        | `agree`          | names that did not deal, too few (less noise than accounted), a second list   |
 | consents         | `unmask`         | fewer than `threshold` signatures under this very list                        |
@@ -71,7 +71,7 @@ class MaskingNode:
         return self._state.stage
 
     def keys(self) -> Content:
-        """First answer: public keys of this session, signed."""
+        """First answer: public keys for this sum, signed."""
         return self._own.content()
 
     def shares(self, roster: Mapping[str, JSON]) -> Content:

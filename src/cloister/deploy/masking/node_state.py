@@ -66,7 +66,7 @@ class NodeState:
 
     @classmethod
     def from_bytes(cls, data: bytes, session: Session, name: str) -> Self:
-        """The state that was written; of this session and this node, or none."""
+        """The state that was written; of this sum and this node, or none."""
         try:
             found = json.loads(data)
             if found.pop("format") != PROTOCOL or set(found) != {one.name for one in fields(cls)}:

@@ -136,7 +136,7 @@ class Session:
 
     @cached_property
     def digest(self) -> str:
-        """All of it in one text, which every signature and every key of this session is bound to."""
+        """All of it in one text, which every signature and every key of this sum is bound to."""
         settings = self.settings
         about = [self.run, self.round, self.step, list(self.asked), self.about]
         limits = [settings.length, settings.bits, self.threshold, settings.least_survivors]
