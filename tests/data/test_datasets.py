@@ -16,8 +16,9 @@ import cloister as cl
 from cloister.data.formats import FORMATS
 from cloister.data.raw import RawData, Samples
 from cloister.data.registry import ENTRIES
-from cloister.data.scattering import scattered
+from cloister.data.scattering import ScatterOptions, normalized_features, scattered
 from cloister.errors import CloisterError
+from cloister.models import scatter
 
 
 def here(*files: str) -> bool:
@@ -195,3 +196,23 @@ def test_heart_disease_from_raw_files_with_a_schema_is_as_good_as_the_built_in_r
         means.append(sum(run.accuracy for run in runs) / len(runs))
     assert abs(means[0] - means[1]) < 0.02, means
     assert min(means) > 0.75
+
+
+def test_low_orders_of_scattering_features_have_their_weight():
+    """By what a constant image has: a mean, and nothing of orders 1 and 2; and by the norms of an edge's orders."""
+    options = ScatterOptions(scatter_low_orders=3.0)
+    edge = np.zeros((1, 2, 28, 28), np.float32)
+    edge[:, :, :, 14:] = 1
+    plain = scatter(edge).clip(min=0)  # rounding leaves some below zero, which are cut
+    weighed = normalized_features(plain, options)
+    for color in range(2):  # 81 channels for each: the mean, 16 of order 1, 64 of order 2
+        first, last = 81 * color, 81 * (color + 1)
+        assert np.allclose(weighed[:, first : first + 17], 3 * plain[:, first : first + 17])
+        assert np.array_equal(weighed[:, first + 17 : last], plain[:, first + 17 : last])
+    constant = scatter(np.ones((1, 1, 28, 28), np.float32))
+    inside = constant[:, :, 2:5, 2:5]  # away from the borders
+    assert inside[:, 0].min() > 0.9
+    assert np.abs(inside[:, 1:]).max() < 1e-3
+    assert not options.unchanged
+    with pytest.raises(CloisterError, match="scatter_low_orders"):
+        ScatterOptions(scatter_low_orders=0.0)

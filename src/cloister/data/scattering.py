@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from cloister.data.raw import Array, RawData, Samples
-from cloister.errors import expect, expect_count, expect_one_of, expect_type
+from cloister.errors import expect, expect_count, expect_one_of, expect_positive, expect_type
 from cloister.models import scatter
+from cloister.models.scattering import ANGLES, PATHS, SCALES
 
 Compression = Literal["none", "sqrt", "log"]
 _ROWS = 1024
@@ -33,11 +34,15 @@ class ScatterOptions:
         int | None, "normalize a sample's scattering features in so many groups of channels, and to length 1 as a whole"
     ] = None
     scatter_flips: Annotated[bool, "true: average the features of an image and of its mirror image"] = False
+    scatter_low_orders: Annotated[
+        float, "weight of the scattering coefficients of orders 0 and 1, where those of order 2 have weight 1"
+    ] = 1.0
     given_as_keywords: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         expect_one_of("scatter_compression", self.scatter_compression, get_args(Compression))
         expect_type("scatter_flips", self.scatter_flips, bool, "True or False", "True suits photographs")
+        expect_positive("scatter_low_orders", self.scatter_low_orders, "1 leaves features as they are, 3 suits images")
         for name in ("scatter_pool", "scatter_groups"):
             if getattr(self, name) is not None:
                 expect_count(name, getattr(self, name), "leave it out to have features as they are")
@@ -112,7 +117,20 @@ def normalized_features(features: Array, options: ScatterOptions) -> Array:
         grouped = (grouped - grouped.mean(2, keepdim=True)) / (grouped.std(2, keepdim=True) + 1e-5)
         length = grouped.flatten(1).norm(dim=1).clamp(min=1e-9)
         found = (grouped / length[:, None, None]).view(found.shape)
+    if options.scatter_low_orders != 1:
+        found = found * _order_weights(found.shape[1], options.scatter_low_orders)
     return found.numpy()
+
+
+def _order_weights(channels: int, low: float) -> Tensor:
+    """A weight for every channel [channels, 1, 1]: `low` for the mean and the first order, 1 for the second.
+
+    There are four times as many coefficients of the second order, and less of the signal in them: under noise that is
+    the same for all parameters, a model learns more from the others when these are larger.
+    """
+    weights = torch.ones(channels // PATHS, PATHS)
+    weights[:, : 1 + SCALES * ANGLES] = low  # kymatio's order: the mean, the first order, the second
+    return weights.view(-1, 1, 1)
 
 
 def _compressed(features: Tensor, how: Compression) -> Tensor:
