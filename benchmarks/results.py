@@ -49,21 +49,31 @@ def take_best(folders: Sequence[Path]) -> None:
 
 
 def take_papers(folders: Sequence[Path]) -> None:
-    """Keep a reproduction, without the curves: its runs beside those of the same cells that are kept already."""
+    """Keep a reproduction, or a part of one, without the curves, beside what is kept of the same table already."""
     for folder in folders:
         found = json.loads((folder / "reproduce.json").read_text())
         known = _papers().get(found["name"], {"cells": []})["cells"]
-        kept = {(cell["cell"], cell["quantity"]): cell for cell in known}
-        for cell in found["cells"]:
-            before = kept.get((cell["cell"], cell["quantity"]))
-            if before is not None and _setting(before) == _setting(cell):
-                cell["runs"] = {**before["runs"], **cell["runs"]}
+        planned = [cell.name for cell in cells_of(read(find(found["name"])), scale_of(found["scale"]), {}, None)]
+        found["cells"] = sorted(merged(known, found["cells"]), key=lambda cell: planned.index(cell["cell"]))
         _judge(found)
-        cells = [cell for cell in found["cells"] if cell["runs"]]
-        seeds = sorted({int(seed) for cell in cells for seed in cell["runs"]})
-        write_json(
-            PAPERS / f"{found['name']}.json", {**found, "seeds": seeds, "cells": cells, "of": len(found["cells"])}
-        )
+        seeds = sorted({int(seed) for cell in found["cells"] for seed in cell["runs"]})
+        write_json(PAPERS / f"{found['name']}.json", {**found, "seeds": seeds, "of": len(planned)})
+
+
+def merged(known: Sequence[Record], new: Sequence[Record]) -> list[Record]:
+    """Cells that were run, each with its old and new runs; with the new ones alone where its setting has changed."""
+    kept = {_place(cell): cell for cell in known}
+    for cell in new:
+        before = kept.get(_place(cell))
+        same = before is not None and _setting(before) == _setting(cell)
+        runs = {**(before["runs"] if before is not None and same else {}), **cell["runs"]}
+        if runs and (cell["runs"] or same):
+            kept[_place(cell)] = {**cell, "runs": dict(sorted(runs.items(), key=lambda run: int(run[0])))}
+    return list(kept.values())
+
+
+def _place(cell: Record) -> tuple[str, str]:
+    return cell["cell"], cell["quantity"]
 
 
 _PLACEMENT = ("device", "engine", "memory", "precision")
@@ -211,12 +221,13 @@ def paper_page(found: Record) -> str:
     runs = [run for cell in found["cells"] for run in cell["runs"].values()]
     machines = sorted({str(run["machine"]["gpu"] or run["machine"]["processor"]) for run in runs})
     changed = {key: one for cell in found["cells"] for key, one in cell["changed"].items()}
+    run = len({cell["cell"] for cell in found["cells"]})
     text = [
         f"# {found['item']}: {found['title']}",
         "",
         f"{found['citation']}. <{found['url']}>",
         "",
-        f"Scale: {found['scale']}. {len(found['cells'])} of {found['of']} rows were run, on {', '.join(machines)}.",
+        f"Scale: {found['scale']}. {run} of {found['of']} rows were run, on {', '.join(machines)}.",
         "",
         *_table([head[place] for place in kept], [[row[place] for place in kept] for row in rows]),
         "",

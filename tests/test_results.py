@@ -41,6 +41,23 @@ def test_a_recipe_was_run_as_it_stands_within_its_epsilon(name):
     assert len(set(found["seeds"])) >= 2
 
 
+def test_a_part_of_a_table_joins_what_is_kept_of_it(results):
+    def cell(name, lr, **runs):
+        return {"cell": name, "quantity": "accuracy", "settings": {"lr": lr, "device": "cpu"}, "runs": runs}
+
+    known = [cell("a", 0.1, **{"0": 1}), cell("b", 0.1, **{"0": 2}), cell("c", 0.1, **{"0": 3})]
+    new = [
+        cell("a", 0.1, **{"1": 4}),
+        cell("b", 0.3, **{"1": 5}),
+        cell("c", 0.3),
+        cell("d", 0.1),
+        cell("e", 0.1, **{"0": 6}),
+    ]
+    new[0]["settings"]["device"] = "cuda"  # rounds otherwise, and is the same setting
+    found = {one["cell"]: one["runs"] for one in results.merged(known, new)}
+    assert found == {"a": {"0": 1, "1": 4}, "b": {"1": 5}, "c": {"0": 3}, "e": {"0": 6}}
+
+
 def test_a_claim_is_judged_by_pairs_of_the_same_seed_and_setting(results):
     def cell(method, split, scores):
         runs = {str(seed): {"scores": {"final": score}} for seed, score in enumerate(scores)}
