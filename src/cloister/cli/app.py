@@ -23,7 +23,7 @@ from cloister.cli.identity_keys import show as show_key
 from cloister.cli.join import join
 from cloister.cli.keys import RunCommand, keys
 from cloister.cli.landscape import landscape
-from cloister.cli.output import file_and_words, interruptible, new_folder, print_table, program, say, short_name
+from cloister.cli.output import file_and_words, interruptible, new_folder, print_table, program, say, short_name, stdout
 from cloister.cli.plan import PlanCommand, plan
 from cloister.cli.publish import certificate, publish
 from cloister.cli.report import report as write_report
@@ -64,7 +64,7 @@ _ANY_KEYS = {"allow_extra_args": True, "ignore_unknown_options": True}
 def run(
     ctx: typer.Context,
     folder: Annotated[Path | None, typer.Option(help="Where to keep the run [default: runs/METHOD-DATA-TIME].")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not show how far it is.")] = False,
 ) -> None:
     """Train, and certify what it cost.
 
@@ -84,13 +84,13 @@ def run(
     values = experiment.values
     name = "-".join(short_name(str(values[part])) for part in ("method", "data"))
     path = folder or new_folder(name)
-    _run(experiment.start, path, config=experiment.toml, progress=False if quiet else None)
+    _run(experiment.start, path, config=experiment.toml, progress=not quiet)
 
 
 @app.command(cls=Command)
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of the run.")],
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not show how far it is.")] = False,
 ) -> None:
     """Continue a run that was interrupted; the result is the same as if it had not been."""
     from cloister.runs.folder import RunFolder
@@ -107,7 +107,7 @@ def resume(
     from cloister.runs.config import build
     from cloister.runs.config_file import load
 
-    _run(build(load(folder / "config.toml")).start, folder, resume=True, progress=False if quiet else None)
+    _run(build(load(folder / "config.toml")).start, folder, resume=True, progress=not quiet)
 
 
 app.command(cls=PlanCommand, options_metavar="[FILE.toml] [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(plan)
@@ -174,7 +174,7 @@ def demo(
     torch.set_num_threads(1)  # enough for so small a model, and the same noise whatever the number of cores
     path = folder or new_folder("demo")
     with interruptible(path, f"`{program()} demo --seed {seed} --folder {path}` goes on from here"):
-        folders = {run.label: run_folder for run, run_folder in run_cells(planned(seed), path)}
+        folders = {run.label: run_folder for run, run_folder in run_cells(planned(seed), path, progress=True)}
     say("\nTest accuracy, and the most that a client can lose by taking part:\n")
     print_table(report.runs_table(folders))
     figures.write_demo(folders, path, f"cloister demo --seed {seed}")
@@ -246,15 +246,10 @@ def _run(start: Any, path: Path, **options: Any) -> None:
         result = start(folder=path, **options)
     if os.environ.get("RANK", "0") != "0":  # one of several processes, and not the one that speaks
         return
-    if result.stopped:
-        say(f"stopped: {result.stopped}")
-    print_table(report.runs_table({path.name: RunFolder.open(path)}))
-    for more in (report.scores_text(RunFolder.open(path)), report.communication_text(RunFolder.open(path))):
-        if more is not None:
-            say(more)
+    kept = RunFolder.open(path)
+    rows, commands = report.summary_rows(result, kept), report.next_commands(result, kept, program())
+    report.print_summary(stdout(), path.name, rows, commands)
     if result.recorded is not None:
-        say(report.measurements_text(result.recorded))
+        say(f"\n{report.measurements_text(result.recorded)}")
     if result.personalized is not None:
         say(f"\n{report.client_scores_text(result.personalized.before, result.personalized.after)}")
-    say(f"\n{result.seconds:.1f} s with the {result.engine} engine, kept in {path}")
-    say(f"certificate: {program()} show {path}")
