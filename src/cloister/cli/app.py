@@ -16,8 +16,10 @@ from cloister.cli.attack import attack
 from cloister.cli.audit import audit
 from cloister.cli.commands import Command, Commands
 from cloister.cli.compare import compare
+from cloister.cli.completion.command import completion
 from cloister.cli.data import data_app
 from cloister.cli.federation import federation_app
+from cloister.cli.first_steps import first_steps
 from cloister.cli.identity_keys import new as new_key
 from cloister.cli.identity_keys import show as show_key
 from cloister.cli.join import join
@@ -49,6 +51,7 @@ app.add_typer(data_app)
 app.add_typer(federation_app)
 for _command in (serve, join, publish, certificate, verify):
     app.command(cls=Command)(_command)
+app.command(cls=Command, context_settings={"allow_extra_args": True})(completion)
 app.command("keys new", cls=Command)(new_key)
 app.command("keys show", cls=Command)(show_key)
 app.command(cls=Command)(after.predict)
@@ -195,21 +198,7 @@ def _top(
         say(__version__)
         raise typer.Exit
     if ctx.invoked_subcommand is None:
-        say(_FIRST_STEPS.format(program=program()))
-
-
-_FIRST_STEPS = """\
-Differentially private federated learning. What to do next:
-
-  {program} demo                  train on real handwritten digits, with and without privacy
-  {program} plan --help           what would a target cost, and is the federation large enough?
-  {program} run --help            train, on your own keys or on a file such as experiments/digits.toml
-  {program} compare --help        methods, seeds and values of any key side by side
-  {program} tune --help           which settings are best, at a price that is known
-  {program} federation --help     nodes that keep their data, and a server that has none
-  {program} methods               all methods: whom they protect, and who must be trusted
-  {program} keys METHOD           every key of a method and of a run
-  {program} --help                all commands"""
+        say(first_steps(program()))
 
 
 def main() -> None:
