@@ -8,6 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
+from cloister.cli.output import say
 from cloister.runs import progress_line
 from cloister.runs.progress import Progress
 from cloister.runs.progress_line import KEPT_FREE, Part, ProgressLine, Rate, fitted
@@ -229,3 +230,17 @@ def test_the_line_keeps_room_for_an_interruption(monkeypatch):
     with console.capture() as shown:
         console.print(line, end="")
     assert len(shown.get().rstrip("\n")) == 60 - KEPT_FREE
+
+
+def test_what_is_said_meanwhile_has_a_line_of_its_own(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", terminal)
+    with progress_of(terminal)[0] as made:
+        made.advance(line_of(3))
+        say("note: something to know", err=True)
+    before, _, after = terminal.getvalue().partition("note: something to know")
+    left = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", before.rpartition("\x1b[2K")[2])
+    assert left == "", "the line is wiped first"
+    assert after.startswith("\n")
+    assert "round 3/60" in after, "and drawn again"

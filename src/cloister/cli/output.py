@@ -87,7 +87,11 @@ def _shorter(path: str) -> str:
 
 
 def say(text: str, err: bool = False) -> None:
-    typer.echo(text, err=err)
+    if err:  # while a line shows progress, what goes through here is printed above it; echo would write into it
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    else:
+        typer.echo(text)
 
 
 def say_wrapped(text: str) -> None:
