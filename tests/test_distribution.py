@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from release.contents import ROOT, differences, expected_in_wheel, in_sdist, in_wheel, tracked
+from versions import minimal, pythons, record
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
@@ -120,3 +122,22 @@ def test_what_is_built_holds_what_is_tracked(tmp_path):
     (wheel,), (sdist,) = (list(Path(tmp_path / "dist").glob(pattern)) for pattern in ("*.whl", "*.tar.gz"))
     assert differences("wheel", in_wheel(wheel), expected_in_wheel(files)) == []
     assert differences("sdist", in_sdist(sdist), files) == []
+
+
+def test_what_is_tested_with_other_versions_is_there():
+    for name in (*minimal.TESTS, *pythons.light_tests()):
+        assert (ROOT / name).exists(), name
+    assert len(pythons.light_tests()) > 10
+    assert {"torch", "numpy", "dp-accounting"} <= set(record.dependencies())
+
+
+def test_results_are_counted_and_written(tmp_path, monkeypatch):
+    file = tmp_path / "test_two.py"
+    file.write_text("import pytest\ndef test_a(): pass\ndef test_b(): assert False\ndef test_c(): pytest.skip('no')\n")
+    found = record.run_tests(sys.executable, ["-q", "--noconftest", f"--rootdir={tmp_path}", str(file)])
+    assert found == {"status": 1, "passed": 1, "failed": 1, "skipped": 1}
+    monkeypatch.setattr(record, "FILE", tmp_path / "versions.json")
+    record.write("b", {"python": "3.12"})
+    record.write("a", {"python": "3.11"})
+    record.write("b", {"python": "3.13"})
+    assert json.loads(record.FILE.read_text()) == {"a": {"python": "3.11"}, "b": {"python": "3.13"}}
