@@ -6,11 +6,16 @@
 #   make test-flower  the tests over Flower, in an environment of their own (Flower pins what it needs); part of test-all
 #   make mutants  plant privacy bugs in a copy of the source, and show which test notices (an hour on two cores)
 #   make torture  crash and fuzz campaigns: disks, processes, files, configs, messages (an hour; SCALE=0.01 for a minute)
+#   make test-minimal  a part of the tests with the lowest versions that pyproject.toml admits; writes docs/tested-versions.json
+#   make test-pythons  what needs no torch, with other Pythons that are here; writes docs/tested-versions.json
+#   make release  build wheel and sdist, check them, install the wheel afresh and try it
 #   make test-gpu  the tests that need a GPU, side by side on one (8 minutes on an H200); without one they are skipped
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 FLOWER ?= .venv-flower
+MINIMAL ?= .venv-minimal
+RELEASE ?= .venv-release
 TESTS = not slow and not cuda
 # A process of the GPU's tests waits for its own core most of the time (tracing, compiling, launching small kernels), so
 # there is one for each; but each also has a CUDA context, of half a gigabyte, and the device takes turns among them:
@@ -21,7 +26,7 @@ JOBS ?= $(CORES)
 SCALE ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-all test-flower test-gpu mutants torture install benchmark benchmark-federation figures clean
+.PHONY: demo test test-all test-flower test-minimal test-pythons release test-gpu mutants torture install benchmark benchmark-federation figures clean
 
 install: $(VENV)/.installed
 
@@ -55,6 +60,27 @@ $(FLOWER)/.installed: pyproject.toml constraints.txt constraints-flower.txt
 test-flower: $(FLOWER)/.installed
 	$(FLOWER)/bin/pytest -m "not cuda" tests/deploy/transport/test_flower*.py
 
+$(MINIMAL)/.installed: pyproject.toml constraints-minimal.txt
+	test -x $(MINIMAL)/bin/python || $(PYTHON) -m venv $(MINIMAL)
+	$(MINIMAL)/bin/pip install --quiet --constraint constraints-minimal.txt torch
+	$(MINIMAL)/bin/pip install --quiet --constraint constraints-minimal.txt --editable '.[scattering,hdf5,parquet,report,tune,onnx,tensorboard]' polars pytest hypothesis
+	touch $@
+
+test-minimal: $(MINIMAL)/.installed
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(MINIMAL)/bin/python -P -m versions minimal
+
+test-pythons:
+	PYTHONPATH=tests $(PYTHON) -P -m versions pythons
+
+# The tools of a release have an environment of their own: they want other versions than Cloister and Flower.
+$(RELEASE)/.installed: constraints-release.txt
+	test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/pip install --quiet --upgrade --constraint constraints-release.txt build setuptools twine
+	touch $@
+
+release: $(RELEASE)/.installed
+	PYTHONPATH=tests $(RELEASE)/bin/python -P -m release
+
 # Where torch is installed already, and nothing else can be:
 #   PYTHONPATH=src python -m pytest -m cuda -n 12 --dist worksteal -rs tests/gpu
 test-gpu: install
@@ -82,4 +108,4 @@ figures: install
 	$(BIN)/python benchmarks/documents.py --measure
 
 clean:
-	rm -rf $(VENV) $(FLOWER) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) $(MINIMAL) $(RELEASE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -84,6 +84,26 @@ def _settings(rows: list[dict[str, Any]]) -> list[str]:
     return ["", "```", settings_text({row["label"]: row["settings"] for row in rows}).strip(), "```"]
 
 
+def tested_versions() -> str:
+    """With which versions of Python and packages tests were run, and how many passed."""
+    found = read("tested-versions")
+    lines = ["| tested | Python | torch | others | tests |", "|---" * 5 + "|"]
+    for name, about in found.items():
+        if about["python"] is None:
+            lines.append(f"| {name} | not at hand | | | |")
+            continue
+        versions, counts = about["versions"], about["found"]
+        lowest = name == "minimal"
+        what = "a part of the tests" if lowest else "what needs no torch"
+        others = "the lowest that `pyproject.toml` admits" if lowest else "the newest that there were"
+        passed = f"{counts.get('passed', 0)} passed" + "".join(
+            f", {counts[kind]} {kind}" for kind in ("failed", "error", "errors") if counts.get(kind)
+        )
+        torch = "-" if versions["torch"] == "not installed" else versions["torch"].partition("+")[0]
+        lines.append(f"| {what} (`{about['command']}`) | {about['python']} | {torch} | {others} | {passed} |")
+    return "\n".join(lines)
+
+
 def certificate() -> str:
     """A certificate as it is printed."""
     return f"```\n{(DOCS / 'blur-lus-certificate.txt').read_text().rstrip()}\n```"
@@ -255,6 +275,7 @@ def verify() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "recipes": recipes,
     "digits": digits,
+    "tested-versions": tested_versions,
     "mnist-writers": mnist_writers,
     "mnist-methods": mnist_methods,
     "certificate": certificate,

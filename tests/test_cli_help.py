@@ -12,6 +12,7 @@ from typing import Annotated
 
 import pytest
 
+from cloister.cli.output import program
 from cloister.core.arguments import Group, flat_arguments
 from cloister.data.defaults import defaults_of
 from cloister.runs.choices import PARTS
@@ -50,7 +51,7 @@ def test_the_help_of_a_run_fits_a_screen(command):
     [
         *("plan", "keys", "resume", "show", "report", "compare", "demo", "methods", "tune", "reproduce", "landscape"),
         *("theory", "audit", "attack", "predict", "export", "keys new", "keys show", "serve", "join"),
-        *("publish", "certificate", "verify"),
+        *("publish", "certificate", "verify", "completion"),
         *("federation", "federation init", "federation terms", "federation trial", "federation status"),
     ],
 )
@@ -126,12 +127,44 @@ def test_keys_are_grouped_where_they_are_defined():
     assert list(groups)[-1] == "other"
 
 
-def test_nothing_said_says_what_to_do_next(command):
-    page = command()
+def test_nothing_said_says_what_to_do_next(command, tmp_path):
+    page = command(cwd=tmp_path)
     lines = lines_of(page)
     assert len(lines) <= 12
-    for name in ("demo", "plan", "run", "keys METHOD", "--help"):
+    for name in ("demo", "plan", "run", "keys METHOD", "completion bash", "--help"):
         assert f"cloister {name}" in page.stdout
+
+
+def test_the_newest_run_is_named(command, tmp_path):
+    for age, name in enumerate(("runs/a run", "runs/compared/second", "runs/oldest")):
+        (tmp_path / name).mkdir(parents=True)
+        for file in ("description.json", "ledger.jsonl"):
+            (tmp_path / name / file).touch()
+            os.utime(tmp_path / name / file, (1e9 - age, 1e9 - age))
+    assert lines_of(command(cwd=tmp_path))[-1] == "  cloister resume 'runs/a run'"
+    (tmp_path / "runs" / "a run" / "certificate.json").touch()
+    assert lines_of(command(cwd=tmp_path))[-1] == "  cloister show 'runs/a run'"
+    os.utime(tmp_path / "runs" / "compared" / "second" / "ledger.jsonl")
+    assert lines_of(command(cwd=tmp_path))[-1] == "  cloister resume runs/compared/second"
+
+
+def test_the_program_is_named_as_the_shell_finds_it(monkeypatch, tmp_path):
+    ours, other = tmp_path / "venv" / "bin" / "cloister", tmp_path / "other" / "cloister"
+    for path in (ours, other):
+        path.parent.mkdir(parents=True)
+        path.touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(ours)])
+    monkeypatch.setenv("PATH", str(ours.parent))
+    assert program() == "cloister"
+    monkeypatch.setenv("PATH", str(other.parent))
+    assert program() == "venv/bin/cloister", "another program of this name comes first"
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "cloister" / "__main__.py")])
+    monkeypatch.setattr(sys, "executable", str(ours.with_name("python")))
+    monkeypatch.setenv("PATH", str(ours.parent))
+    assert program() == "cloister"
+    monkeypatch.setenv("PATH", "")
+    assert program() == "venv/bin/python -m cloister"
 
 
 @pytest.mark.parametrize(

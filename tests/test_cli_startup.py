@@ -24,7 +24,7 @@ PRICING = ("numpy", "scipy", "dp_accounting", "safetensors")
 COMMANDS = (
     *("run", "resume", "plan", "keys", "show", "report", "landscape", "theory", "methods", "compare", "tune", "demo"),
     *("audit", "attack", "predict", "export", "keys new", "keys show", "serve", "join"),
-    *("publish", "certificate", "verify"),
+    *("publish", "certificate", "verify", "completion", "reproduce"),
     *("federation", "federation init", "federation terms", "federation trial", "federation status"),
 )
 LIGHT = [
@@ -33,6 +33,8 @@ LIGHT = [
     *(f"data {name} --help" for name in ("list", "get", "show", "inspect")),
     *("run method=pfl rounds=3 --help", "run --method dp_ftrl --help"),
     *("keys", "keys pfl", "keys pfl data=mnist model=cnn", "keys fedavg server=adam", "keys data=shakespeare"),
+    *("completion bash", "completion fish -- ru", "completion fish -- run method=pfl l"),
+    *("completion zsh -- reproduce d", "completion zsh -- run model=", "completion fish -- show --p"),
     *("methods", "methods --json", "methods pfl", "data list", "data list mnist"),
 ]
 SLIPS = [
@@ -49,7 +51,16 @@ SLIPS = [
     *("keys pfll", "keys colour=red", "keys model=3", "methods nothing", "data list nothing", "data get nothing"),
     *("data show", "data show nothing", "data show digits colour=red", "show", "compare", "compare nothing.toml"),
     *("plan colour=red", "plan method=nothing", "plan rounds=few", "plan sampling_rate=0.1 clients_per_round=3"),
-    *("tune", "tune rounds=3", "tune epsilon=1..2", "tune lr=1..x", "tune lr=0.1..1", "tune lr=0.1..1 --on test"),
+    *(
+        "completion",
+        "completion tcsh",
+        "tune",
+        "tune rounds=3",
+        "tune epsilon=1..2",
+        "tune lr=1..x",
+        "tune lr=0.1..1",
+        "tune lr=0.1..1 --on test",
+    ),
     *("plan rounds=3 sizes=[3] data=digits", "demo --seed few", "predict", "export"),
     *("audit colour=red", "audit method=nothing", "audit rounds=few", "audit --kind none", "audit --output x"),
     *("attack", "attack nothing", "attack a b", "attack a --kind none"),

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from scipy import optimize, stats
+from scipy.integrate import trapezoid
 
 from cloister.privacy.accountant import PrivacyLoss, epsilon
 from cloister.privacy.events import FixedSizeGaussian, PoissonGaussian, ReleasedSizeGaussian
@@ -21,7 +22,7 @@ def delta_of_size(eps: float, m: int, clients: int, z: float, replaced: float) -
     of -1 and all others -1, by quadrature: given the size m, it is in with probability m / clients."""
     share = m / clients
     with_it = share * stats.norm.pdf(X, replaced + 1, z) + (1 - share) * stats.norm.pdf(X, 0, z)  # sum + m
-    return float(np.trapezoid(np.maximum(with_it - math.exp(eps) * stats.norm.pdf(X, 0, z), 0), X))
+    return float(trapezoid(np.maximum(with_it - math.exp(eps) * stats.norm.pdf(X, 0, z), 0), X))
 
 
 def delta_of(eps: float, replaced: float = 1.0, z: float = Z, clients: int = CLIENTS, rate: float = RATE) -> float:
@@ -49,7 +50,7 @@ def test_the_price_of_poisson_cohorts_is_too_small():
 def _poisson_delta(eps: float) -> float:
     mixed = RATE * stats.norm.pdf(X, 1, Z) + (1 - RATE) * stats.norm.pdf(X, 0, Z)
     here, gone = mixed, stats.norm.pdf(X, 0, Z)
-    return max(float(np.trapezoid(np.maximum(a - math.exp(eps) * b, 0), X)) for a, b in ((here, gone), (gone, here)))
+    return max(float(trapezoid(np.maximum(a - math.exp(eps) * b, 0), X)) for a, b in ((here, gone), (gone, here)))
 
 
 def _removed(eps: float) -> float:
@@ -59,7 +60,7 @@ def _removed(eps: float) -> float:
         share = m / CLIENTS
         without = (1 - share) * stats.norm.pdf(X, 0, Z)  # sum + m: the others all came
         here, gone = without + share * stats.norm.pdf(X, 2, Z), without + share * stats.norm.pdf(X, 1, Z)
-        both = [float(np.trapezoid(np.maximum(a - math.exp(eps) * b, 0), X)) for a, b in ((here, gone), (gone, here))]
+        both = [float(trapezoid(np.maximum(a - math.exp(eps) * b, 0), X)) for a, b in ((here, gone), (gone, here))]
         total += stats.binom.pmf(m, CLIENTS, RATE) * max(both)
     return total
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy import optimize, stats
+from scipy import integrate, optimize, stats
 from torch import Tensor
 
 from cloister.auditing.bounds import from_one_run
@@ -101,7 +101,7 @@ def gaussians_epsilon(mean0: float, deviation0: float, mean1: float, deviation1:
 
     def excess(epsilon: float) -> float:
         ways = ((logs[0], logs[1]), (logs[1], logs[0]))
-        found = [np.trapezoid(np.maximum(np.exp(p) - np.exp(epsilon + q), 0), x) for p, q in ways]
+        found = [integrate.trapezoid(np.maximum(np.exp(p) - np.exp(epsilon + q), 0), x) for p, q in ways]
         return float(max(found)) - delta
 
     if excess(0.0) <= 0:

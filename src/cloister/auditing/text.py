@@ -1,17 +1,16 @@
-"""Audits on the screen: a table of both bounds, and a bar while it takes."""
+"""Audits on the screen: a table of both bounds, and a line while it takes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloister.auditing.found import Audit
-from cloister.runs.progress import Bar
+from cloister.runs.progress_line import Part, ProgressLine
 from cloister.runs.report.style import new_table
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as RichProgress
     from rich.table import Table
 
     from cloister.auditing.audits import Progress
@@ -38,29 +37,21 @@ def bounds_table(audits: Sequence[Audit]) -> Table:
 
 @contextmanager
 def bar(show: bool | None) -> Iterator[Progress]:
-    """A bar that is told what is done, and how much of it."""
-    shown = _Bar(show)
-    with shown:
+    """A line that is told what is done, and how much of it."""
+    with _Steps(show) as shown:
         yield shown.tell
 
 
-class _Bar(Bar):
+class _Steps(ProgressLine):
+    """What an audit does, one thing after the other."""
+
     def __init__(self, show: bool | None) -> None:
-        super().__init__(show, _rich)
-        self._tasks: dict[str, Any] = {}
+        super().__init__(show, 1, unit="step")
+        self._what = ""
 
     def tell(self, what: str, done: int, of: int) -> None:
-        if self._bar is None:
-            return
-        if what not in self._tasks:
-            self._tasks[what] = self._bar.add_task(what, total=of)
-        self._bar.update(self._tasks[what], completed=done, total=of)
-
-
-def _rich() -> RichProgress:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as RichProgress
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    return RichProgress(*columns, console=Console(stderr=True), transient=True)
+        if what != self._what:
+            self._what = what
+            self.restart(of)
+        count = Part(f"{done:,} of {of:,}", f"{done}/{of}", weight=8)
+        self.update(done, [Part(what, style="bold", weight=9), count])

@@ -16,14 +16,16 @@ from cloister.cli.attack import attack
 from cloister.cli.audit import audit
 from cloister.cli.commands import Command, Commands
 from cloister.cli.compare import compare
+from cloister.cli.completion.command import completion
 from cloister.cli.data import data_app
 from cloister.cli.federation import federation_app
+from cloister.cli.first_steps import first_steps
 from cloister.cli.identity_keys import new as new_key
 from cloister.cli.identity_keys import show as show_key
 from cloister.cli.join import join
 from cloister.cli.keys import RunCommand, keys
 from cloister.cli.landscape import landscape
-from cloister.cli.output import file_and_words, interruptible, new_folder, print_table, program, say, short_name
+from cloister.cli.output import file_and_words, interruptible, new_folder, print_table, program, say, short_name, stdout
 from cloister.cli.plan import PlanCommand, plan
 from cloister.cli.publish import certificate, publish
 from cloister.cli.report import report as write_report
@@ -49,6 +51,7 @@ app.add_typer(data_app)
 app.add_typer(federation_app)
 for _command in (serve, join, publish, certificate, verify):
     app.command(cls=Command)(_command)
+app.command(cls=Command, context_settings={"allow_extra_args": True})(completion)
 app.command("keys new", cls=Command)(new_key)
 app.command("keys show", cls=Command)(show_key)
 app.command(cls=Command)(after.predict)
@@ -64,7 +67,7 @@ _ANY_KEYS = {"allow_extra_args": True, "ignore_unknown_options": True}
 def run(
     ctx: typer.Context,
     folder: Annotated[Path | None, typer.Option(help="Where to keep the run [default: runs/METHOD-DATA-TIME].")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not show how far it is.")] = False,
 ) -> None:
     """Train, and certify what it cost.
 
@@ -84,13 +87,13 @@ def run(
     values = experiment.values
     name = "-".join(short_name(str(values[part])) for part in ("method", "data"))
     path = folder or new_folder(name)
-    _run(experiment.start, path, config=experiment.toml, progress=False if quiet else None)
+    _run(experiment.start, path, config=experiment.toml, progress=not quiet)
 
 
 @app.command(cls=Command)
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of the run.")],
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not show how far it is.")] = False,
 ) -> None:
     """Continue a run that was interrupted; the result is the same as if it had not been."""
     from cloister.runs.folder import RunFolder
@@ -107,7 +110,7 @@ def resume(
     from cloister.runs.config import build
     from cloister.runs.config_file import load
 
-    _run(build(load(folder / "config.toml")).start, folder, resume=True, progress=False if quiet else None)
+    _run(build(load(folder / "config.toml")).start, folder, resume=True, progress=not quiet)
 
 
 app.command(cls=PlanCommand, options_metavar="[FILE.toml] [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(plan)
@@ -174,7 +177,7 @@ def demo(
     torch.set_num_threads(1)  # enough for so small a model, and the same noise whatever the number of cores
     path = folder or new_folder("demo")
     with interruptible(path, f"`{program()} demo --seed {seed} --folder {path}` goes on from here"):
-        folders = {run.label: run_folder for run, run_folder in run_cells(planned(seed), path)}
+        folders = {run.label: run_folder for run, run_folder in run_cells(planned(seed), path, progress=True)}
     say("\nTest accuracy, and the most that a client can lose by taking part:\n")
     print_table(report.runs_table(folders))
     figures.write_demo(folders, path, f"cloister demo --seed {seed}")
@@ -195,21 +198,7 @@ def _top(
         say(__version__)
         raise typer.Exit
     if ctx.invoked_subcommand is None:
-        say(_FIRST_STEPS.format(program=program()))
-
-
-_FIRST_STEPS = """\
-Differentially private federated learning. What to do next:
-
-  {program} demo                  train on real handwritten digits, with and without privacy
-  {program} plan --help           what would a target cost, and is the federation large enough?
-  {program} run --help            train, on your own keys or on a file such as experiments/digits.toml
-  {program} compare --help        methods, seeds and values of any key side by side
-  {program} tune --help           which settings are best, at a price that is known
-  {program} federation --help     nodes that keep their data, and a server that has none
-  {program} methods               all methods: whom they protect, and who must be trusted
-  {program} keys METHOD           every key of a method and of a run
-  {program} --help                all commands"""
+        say(first_steps(program()))
 
 
 def main() -> None:
@@ -246,15 +235,10 @@ def _run(start: Any, path: Path, **options: Any) -> None:
         result = start(folder=path, **options)
     if os.environ.get("RANK", "0") != "0":  # one of several processes, and not the one that speaks
         return
-    if result.stopped:
-        say(f"stopped: {result.stopped}")
-    print_table(report.runs_table({path.name: RunFolder.open(path)}))
-    for more in (report.scores_text(RunFolder.open(path)), report.communication_text(RunFolder.open(path))):
-        if more is not None:
-            say(more)
+    kept = RunFolder.open(path)
+    rows, commands = report.summary_rows(result, kept), report.next_commands(result, kept, program())
+    report.print_summary(stdout(), path.name, rows, commands)
     if result.recorded is not None:
-        say(report.measurements_text(result.recorded))
+        say(f"\n{report.measurements_text(result.recorded)}")
     if result.personalized is not None:
         say(f"\n{report.client_scores_text(result.personalized.before, result.personalized.after)}")
-    say(f"\n{result.seconds:.1f} s with the {result.engine} engine, kept in {path}")
-    say(f"certificate: {program()} show {path}")

@@ -23,7 +23,7 @@ def audit(
     kind: Annotated[str, typer.Option(help="worst_case, one_run, one_shot, several (a,b), or all.")] = "worst_case",
     plot: Annotated[Path, typer.Option(help="Where to draw both bounds.")] = Path("audit.png"),
     output: Annotated[Path, typer.Option(help="Where to write all figures, as JSON.")] = Path("audit.json"),
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not show how far it is.")] = False,
 ) -> None:
     """Attack a method's own code, and say how much epsilon it spends at least.
 
@@ -64,7 +64,7 @@ def audit(
     from cloister.runs.report import expect_plot
 
     expect_plot(plot)
-    with bar(False if quiet else None) as progress:
+    with bar(not quiet) as progress:
         found: Audit = audit_of(values, trials=trials, confidence=confidence, kinds=kinds, progress=progress)
     print_table(bounds_table([found]))
     for bound in found.bounds:

@@ -43,7 +43,7 @@ _ORDER = (
     *("demo", "run", "resume", "plan", "show", "report", "audit", "attack", "predict", "export"),
     *("publish", "certificate", "verify"),
     *("compare", "tune", "reproduce", "landscape", "theory", "methods", "keys", "data"),
-    *("federation", "serve", "join", "keys new", "keys show"),
+    *("federation", "serve", "join", "keys new", "keys show", "completion"),
 )
 
 

@@ -34,7 +34,7 @@ def compare(
     folder: Annotated[Path | None, typer.Option(help="Where to keep the runs [default: runs/compare-TIME].")] = None,
     jobs: Annotated[str, typer.Option(help="Runs at a time; auto: as many as cores and memory allow.")] = "auto",
     threads: Annotated[int, typer.Option(help="Threads of a run; another number rounds otherwise.")] = 1,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar, and no line for every run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Neither how far it is nor a line for every run.")] = False,
 ) -> None:
     """Many runs on the same data: methods, epsilons, seeds, values of any key; with means, intervals and a ranking.
 
@@ -66,7 +66,7 @@ def compare(
         comparison = Comparison(planned(file, words), path)
     with interruptible(path, f"the same command with --folder {path} goes on from here"):
         try:
-            for cell, found in comparison.run(count, command=command, threads=threads, quiet=quiet):
+            for cell, found in comparison.run(count, command=command, threads=threads, progress=True, quiet=quiet):
                 if not quiet:
                     say(f"{cell.folder}: {report.in_words(found)}", err=True)
         except CellsFailed as failed:

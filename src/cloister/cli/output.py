@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from cloister.cli import interrupts
 from cloister.errors import CloisterError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def file_and_words(arguments: list[str]) -> tuple[Path | None, list[str]]:
@@ -57,34 +62,59 @@ def new_folder(name: str) -> Path:
 
 
 def program() -> str:
-    """How to call this program again from here."""
-    if shutil.which("cloister"):
-        return "cloister"
-    return "python -m cloister" if sys.argv[0].endswith("__main__.py") else sys.argv[0]
+    """How to call this program again from here: the shortest words that find it, and no other."""
+    called = sys.argv[0]
+    if called.endswith("__main__.py"):
+        beside = Path(sys.executable).with_name("cloister")
+        return "cloister" if _found("cloister", beside) else f"{_python()} -m cloister"
+    return "cloister" if os.sep not in called or _found("cloister", Path(called)) else _shorter(called)
+
+
+def _python() -> str:
+    return "python" if _found("python", Path(sys.executable)) else _shorter(sys.executable)
+
+
+def _found(name: str, meant: Path) -> bool:
+    """Whether the shell finds that program by its name alone."""
+    found = shutil.which(name)
+    return found is not None and meant.exists() and Path(found).absolute() == meant.absolute()
+
+
+def _shorter(path: str) -> str:
+    """From here, or from the root of the file system."""
+    whole, from_here = os.path.abspath(path), os.path.relpath(path)
+    return shlex.quote(min(from_here, whole, key=len))
 
 
 def say(text: str, err: bool = False) -> None:
-    typer.echo(text, err=err)
+    if err:  # while a line shows progress, what goes through here is printed above it; echo would write into it
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    else:
+        typer.echo(text)
 
 
 def say_wrapped(text: str) -> None:
     """Lines as wide as the tables beside them; what is wrapped is indented."""
     import textwrap
 
-    from rich.console import Console
-
     if not text:
         return
-    width = Console().width
+    width = stdout().width
     for line in text.split("\n"):
         indent = " " * (len(line) - len(line.lstrip()) + 4)
         say(textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
 
 
-def print_table(table: Any) -> None:
+def stdout() -> Console:
+    """Where results go: with colors and frames on a terminal, and without elsewhere."""
     from rich.console import Console
 
-    Console().print(table)
+    return Console()
+
+
+def print_table(table: Any) -> None:
+    stdout().print(table)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def reproduce(
     path = folder or plan.folder
     with interruptible(path, f"the same command goes on with what is in {path}"):
         try:
-            for cell, _ in plan.run(path, _jobs(jobs)):
+            for cell, _ in plan.run(path, _jobs(jobs), progress=True):
                 say(f"{cell.folder}: done", err=True)
         finally:  # also of what there is when it is interrupted, which is said last
             if path.is_dir():

@@ -1,17 +1,16 @@
-"""What a trial shows while it runs: a bar on a terminal, a line for every round elsewhere."""
+"""What a trial shows while it runs: one line on a terminal, a line for every round elsewhere."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from cloister.cli.output import say
+from cloister.runs.progress import epsilon_part
+from cloister.runs.progress_line import Part, ProgressLine
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from cloister.deploy.operation.status import Status
 
 
@@ -21,44 +20,38 @@ class TrialProgress:
     def __init__(self, names: Sequence[str]) -> None:
         self.nodes = len(names)
         self.said = ""
-        self.bar: Progress | None = None
-        self.task: TaskID | None = None
+        self.line = ProgressLine(None, 1)
+        self.line.update(0, [Part("processes are starting", weight=9)])
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[more]}"))
-            self.bar = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
-            self.bar.start()
-            self.task = self.bar.add_task("processes are starting", total=None, more="")
+        self.line.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+        self.line.__exit__(kind, error, trace)
 
     def show(self, status: Status | None) -> None:
         """Where the federation stands, as far as anybody knows."""
         if status is None:
             return
-        if self.bar is not None and self.task is not None:
-            waiting = status.phase == "waiting"
-            self.bar.update(
-                self.task,
-                description=_described(status),
-                total=None if waiting else status.rounds,
-                completed=0 if waiting else _ended(status),
-                more=_nodes(status),
+        if self.line.shown:
+            self.line.total = max(status.rounds, 1)
+            done = 0 if status.phase == "waiting" else _ended(status)
+            self.line.update(
+                done, [Part(_described(status), weight=9), *_spent(status), Part(_nodes(status), weight=7)]
             )
             return
         line = f"{_described(status)}, {_nodes(status)}"
         if line != self.said:
             self.said = line
             say(line, err=True)
+
+
+def _spent(status: Status) -> list[Part]:
+    budget = status.budget
+    return [] if budget is None or budget.spent is None else [epsilon_part(budget.spent, budget.limit)]
 
 
 def _ended(status: Status) -> int:

@@ -11,6 +11,7 @@ from cloister.cli import interrupts
 from cloister.cli.output import file_and_words, new_folder, print_table, program, say
 
 if TYPE_CHECKING:
+    from cloister.runs.progress_line import ProgressLine
     from cloister.studies.tuning import Trial, Tuned
 
 
@@ -63,12 +64,14 @@ def tune(
     catalogue.refuse_slips(values, lambda known: space_of(known, values, searched))
     expect_on(on)
     path = folder or new_folder("tune")
+    from cloister.runs.progress_line import ProgressLine
     from cloister.studies.tuning import tune as tuning
 
     shape: str | float = float(distribution) if distribution.replace(".", "", 1).isdigit() else distribution
     options: dict[str, Any] = {"on": on, "trials": trials, "folder": path, "seeds": seeds, "hold_out": hold_out}
+    shown = ProgressLine(False if on == "private" else None, trials, unit="trial")  # how many are private is drawn
     try:
-        with interrupts.working():
+        with interrupts.working(), shown:
             found = tuning(
                 values,
                 searched,
@@ -76,7 +79,7 @@ def tune(
                 public_data=public_data,
                 distribution=shape,
                 final=final,
-                told=_tell(trials, searched),
+                told=_tell(trials, searched, shown),
             )
     except KeyboardInterrupt:
         goes_on = f"the same command with --folder {path} goes on from here"
@@ -85,13 +88,15 @@ def tune(
     _show(found, path)
 
 
-def _tell(trials: int, searched: dict[str, str]) -> Any:
+def _tell(trials: int, searched: dict[str, str], line: ProgressLine) -> Any:
+    from cloister.runs.progress_line import Part
     from cloister.studies.tuning.result import shown
 
     def told(trial: Trial) -> None:
         settings = " ".join(f"{name}={shown(trial.settings[name])}" for name in searched)
         result = trial.error if trial.score is None else f"{trial.score:.4f}"
         say(f"trial {trial.number + 1}/{trials}: {settings}: {result}", err=True)
+        line.update(trial.number + 1, [Part(f"trial {trial.number + 1}/{trials}", weight=9)])
 
     return told
 

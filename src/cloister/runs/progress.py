@@ -1,72 +1,64 @@
-"""The bar that a run shows: round, the metric that is watched, epsilon spent, time left."""
+"""The line that a run shows: round, the metric that is watched, epsilon spent of the budget, rate and time left."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cloister.privacy.certificate_text import round_up
 from cloister.runs.metric_text import figure
+from cloister.runs.progress_line import Part, ProgressLine
 
-if TYPE_CHECKING:
-    from rich.progress import Progress as RichProgress
-
-
-class Bar:
-    """A rich progress bar on the terminal, or nothing: what `show` says, or on terminals alone."""
-
-    def __init__(self, show: bool | None, make: Callable[[], RichProgress]) -> None:
-        self._bar = make() if (show if show is not None else sys.stderr.isatty()) else None
-        self._task: Any = None
-
-    def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+Budget = float | Sequence[float] | None
+"""Epsilon: of everybody, of each client, or none."""
 
 
-class Progress(Bar):
-    """The bar of one run."""
+class Progress(ProgressLine):
+    """The line of one run."""
 
-    def __init__(self, show: bool | None, rounds: int, title: str, done: int = 0) -> None:
-        super().__init__(show, _bar)
-        if self._bar is not None:
-            self._task = self._bar.add_task(title, total=rounds, completed=done, metric="accuracy -", epsilon="-")
+    def __init__(self, show: bool | None, rounds: int, title: str, budget: Budget = None, **more: Any) -> None:
+        super().__init__(show, rounds, **more)
+        self._title, self._budget, self._metric = Part(title, style="bold", weight=2), budget, Part("")
+        self.update(0, [self._title, Part("preparing", weight=9)])
+
+    def begin(self, done: int) -> None:
+        """The first round begins, or the one after those that were done before."""
+        self.restart(self.total, done)
+        self.update(done, [self._title, *round_parts(done, self.total)])
 
     def advance(self, line: Mapping[str, Any]) -> None:
         """One round is done; `line` is its line of metrics."""
-        if self._bar is None:
+        if not self.shown:
             return
-        fields: dict[str, Any] = {"epsilon": round_up(line["epsilon"], 2)}
-        name = line.get("monitor", "accuracy")
-        if line.get(name) is not None:
-            fields["metric"] = f"{name} {figure(name, line[name])}"
-        self._bar.update(self._task, completed=line["round"], **fields)
+        self.keep_time()
+        self._metric = metric_part(line) or self._metric
+        parts = [*round_parts(line["round"], self.total), self._metric, epsilon_part(line["epsilon"], self._budget)]
+        self.update(line["round"], [self._title, *parts])
 
 
-def _bar() -> RichProgress:
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as RichProgress
-    from rich.table import Column
+def round_parts(done: int, rounds: int) -> list[Part]:
+    """Where a run is."""
+    return [Part(f"round {done}/{rounds}", f"{done}/{rounds}", weight=9)]
 
-    one_line = Column(no_wrap=True)
-    return RichProgress(
-        TextColumn("{task.description}", table_column=one_line),
-        BarColumn(bar_width=None, table_column=Column(ratio=1)),
-        TextColumn(
-            "round {task.completed}/{task.total}  {task.fields[metric]}  epsilon {task.fields[epsilon]} ",
-            table_column=one_line,
-        ),
-        TimeRemainingColumn(compact=True, elapsed_when_finished=True, table_column=one_line),
-        console=Console(stderr=True),
-        expand=True,
-    )
+
+def metric_part(line: Mapping[str, Any]) -> Part | None:
+    """The metric that is watched, where the round was tested."""
+    name = line.get("monitor", "accuracy")
+    value = line.get(name)
+    return None if value is None else Part(f"{name} {figure(name, value)}", figure(name, value), "green", 7)
+
+
+def epsilon_part(epsilon: float | None, budget: Budget) -> Part:
+    """What was spent, rounded upwards, of what may be."""
+    if epsilon is None or math.isinf(epsilon):
+        return Part("no privacy", style="red", weight=8)
+    spent, allowed = round_up(epsilon, 2), _most(budget)
+    of = "" if allowed is None else f" of {allowed:g}"
+    return Part(f"epsilon {spent}{of}", f"epsilon {spent}" if of else f"eps {spent}", "magenta", 8)
+
+
+def _most(budget: Budget) -> float | None:
+    if budget is None or isinstance(budget, (int, float)):
+        return budget
+    return max(budget, default=None)

@@ -148,7 +148,10 @@ class Options:
     personalize_steps: Annotated[int, "steps of that on every client", TRAINING] = 20
     personalize_lr: Annotated[float, "its learning rate", TRAINING] = 0.1
     personalize_batch_size: Annotated[int, "its batches", TRAINING] = 32
-    progress: Annotated[bool | None, "show a bar; by default only on a terminal"] = None
+    progress: Annotated[
+        bool | None,
+        "true: show how far it is, elsewhere than on a terminal by a line now and then; by default on terminals alone",
+    ] = None
     config: Annotated[str | None, "text of a config file from which the command line can build the run again"] = None
 
     def __post_init__(self) -> None:
@@ -180,7 +183,9 @@ class Options:
         expect_positive("personalize_lr", self.personalize_lr, "the learning rate of these steps")
         expect_count("personalize_batch_size", self.personalize_batch_size, "samples in each of these steps")
         shown = (bool, type(None))
-        expect_type("progress", self.progress, shown, "True, False or None", "None shows a bar on terminals alone")
+        expect_type(
+            "progress", self.progress, shown, "True, False or None", "None shows how far it is on terminals alone"
+        )
         expect_type("config", self.config, (str, type(None)), "the text of a config file", "leave it out")
         expect_selection(self)
         expect_record(self.record, self.secure_rng)

@@ -70,6 +70,20 @@ def run(
     ranks = engines.join()
     is_leader = ranks is None or ranks.is_leader
     path = Path(folder) if folder is not None and is_leader else None
+    with Progress(options.progress if is_leader else False, rounds, method.name, epsilon) as bar:
+        return _run(request, path, resume, callbacks, ranks, bar)
+
+
+def _run(
+    request: Request,
+    path: Path | None,
+    resume: bool,
+    callbacks: Sequence[Callback],
+    ranks: engines.Ranks | None,
+    bar: Progress,
+) -> Run:
+    """On this rank; what takes time before the first round is shown as well."""
+    options, is_leader = request.options, ranks is None or ranks.is_leader
     old = _open(path, resume) if is_leader else None
     known = old.description() if old else None
     ready = prepare(request, ranks.broadcast(known) if ranks else known)
@@ -81,11 +95,11 @@ def run(
             return _assist(ranks, ready)
     record = options.record or ()
     training = _resume(ready, old, machines, ranks, record) if old else _begin(request, ready, path, machines, ranks)
-    training.evaluate_every = ready.selection.every or options.evaluate_every or _now_and_then(ready, task)
+    training.evaluate_every = ready.selection.every or options.evaluate_every or _now_and_then(ready, request.task)
     training.checkpoint_every = options.checkpoint_every
     training.callbacks = _callbacks(callbacks, options, path)
-    with Progress(options.progress, rounds, method.name, done=training.at.round) as bar:
-        return _lead(ranks, training, bar) if ranks else training.train(bar)
+    bar.begin(training.at.round)
+    return _lead(ranks, training, bar) if ranks else training.train(bar)
 
 
 def _callbacks(given: Sequence[Callback], options: Options, path: Path | None) -> Callbacks:

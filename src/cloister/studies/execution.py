@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -67,8 +67,8 @@ def run_cells(
         jobs: how many at a time. One runs in this process; more run in processes of their own, each of which computes
             one cell after the other. "auto": as many as cores and memory allow.
         threads: of every job. Another number rounds sums in another order, so that the results differ by that.
-        progress: show a bar over all cells; by default only on a terminal.
-        quiet: neither a bar nor the runs' notes.
+        progress: True shows a line over all cells, elsewhere than on a terminal now and then; None on terminals alone.
+        quiet: neither that line nor the runs' notes.
         beside: names of files that may lie in the folder beside the runs and their results.
 
     Cells that are there already, with the same settings, are given as they are. A folder that holds anything else is
@@ -102,6 +102,7 @@ def run_cells(
 
 
 Ended = Iterator[tuple[Cell, Failure | None, Sequence[str]]]
+Tell = Callable[[Mapping[str, Any]], None]
 
 
 def _in_this_process(cells: Sequence[Cell], folder: Path, jobs: int, threads: int, bar: CellProgress) -> Ended:
@@ -127,17 +128,19 @@ def _in_workers(cells: Sequence[Cell], folder: Path, jobs: int, threads: int, ba
 
 
 class _Rounds(Callback):
-    """A callback that tells how many rounds are done."""
+    """A callback that tells of every round what a line about it needs."""
 
-    def __init__(self, tell: Callable[[int], None]) -> None:
+    def __init__(self, tell: Tell) -> None:
         self.tell = tell
 
     def on_round(self, record: Record) -> None:
-        self.tell(record.round)
+        name = record.not_private.get("monitor", "accuracy")
+        score = {} if name not in record.not_private else {"monitor": name, name: record.not_private[name]}
+        self.tell({"round": record.round, "epsilon": record.released["epsilon"], **score})
 
 
-def run_cell(experiment: Experiment, path: Path, tell: Callable[[int], None]) -> None:
-    """Run it from the start, or from where it stopped."""
+def run_cell(experiment: Experiment, path: Path, tell: Tell) -> None:
+    """Run it from the start, or from where it stopped; `tell` is told of every round."""
     try:
         experiment.start(
             folder=path, config=experiment.toml, progress=False, resume=path.exists(), callbacks=[_Rounds(tell)]

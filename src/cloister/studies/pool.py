@@ -62,7 +62,7 @@ class WorkerPool:
             worker.end()
 
     def run(
-        self, cells: Sequence[Cell], folder: Path, at: Callable[[Cell, int], None]
+        self, cells: Sequence[Cell], folder: Path, at: Callable[[Cell, dict[str, Any]], None]
     ) -> Iterator[tuple[Cell, Failure | None, Sequence[str]]]:
         """Each cell when it has ended or failed, with the notes of its run; `at` is told how far each is."""
         waiting, running = deque(cells), dict[int, Cell]()
@@ -73,7 +73,7 @@ class WorkerPool:
             if number not in running:
                 continue  # one that had nothing to do and has left
             if answer is not None and "round" in answer:
-                at(running[number], answer["round"])
+                at(running[number], answer)
                 continue
             cell, notes = running.pop(number), [] if answer is None else answer["notes"]
             if answer is None:

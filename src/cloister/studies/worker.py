@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,10 +30,10 @@ class _Answers:
         self.file.write(json.dumps(answer) + "\n")
         self.file.flush()
 
-    def round(self, done: int) -> None:
+    def round(self, line: Mapping[str, Any]) -> None:
         if time.monotonic() >= self.said + OFTEN:
             self.said = time.monotonic()
-            self.send(round=done)
+            self.send(**line)
 
 
 def _read(told: queue.Queue[dict[str, Any]]) -> None:

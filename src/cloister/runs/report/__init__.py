@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         scores_text,
     )
     from cloister.runs.report.style import expect_plot
+    from cloister.runs.report.summary import next_commands, print_summary, summary_rows
 
 # Which names each module defines.
 _DEFINES = {
@@ -45,6 +46,7 @@ _DEFINES = {
         "scores_text",
     ),
     "style": ("expect_plot",),
+    "summary": ("next_commands", "print_summary", "summary_rows"),
 }
 
 __all__ = [
@@ -65,11 +67,14 @@ __all__ = [
     "measurements_tables",
     "measurements_text",
     "methods_table",
+    "next_commands",
+    "print_summary",
     "run_figures",
     "runs_plot",
     "runs_table",
     "scores_text",
     "settings_text",
+    "summary_rows",
 ]
 
 if not TYPE_CHECKING:  # type checkers know every name, and that there are no others

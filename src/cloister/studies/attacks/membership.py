@@ -14,6 +14,7 @@ import math
 
 import numpy as np
 import torch
+from scipy.integrate import trapezoid
 from torch import Tensor
 
 from cloister.client.losses import Loss
@@ -31,7 +32,7 @@ def membership(inside: Tensor, outside: Tensor) -> Membership:
     negative, positive = (-t.double().cpu().numpy() for t in (outside, inside))
     false_positive, true_positive = roc(negative, positive)
     at = {f"{rate:g}": float(true_positive[false_positive <= rate].max(initial=0.0)) for rate in LOW}
-    area = float(np.trapezoid(true_positive, false_positive))
+    area = float(trapezoid(true_positive, false_positive))
     low = math.log10(max(1 / len(negative), 1e-6))
     wanted = np.concatenate([[0.0], np.logspace(low, 0, _POINTS)])
     places = np.searchsorted(false_positive, wanted, side="right") - 1
