@@ -6,6 +6,7 @@
 #   make test-flower  the tests over Flower, in an environment of their own (Flower pins what it needs); part of test-all
 #   make mutants  plant privacy bugs in a copy of the source, and show which test notices (an hour on two cores)
 #   make torture  crash and fuzz campaigns: disks, processes, files, configs, messages (an hour; SCALE=0.01 for a minute)
+#   make notebooks  execute the notebooks and write their outputs anew (some minutes)
 #   make test-gpu  the tests that need a GPU, side by side on one (8 minutes on an H200); without one they are skipped
 PYTHON ?= python3
 VENV ?= .venv
@@ -21,7 +22,7 @@ JOBS ?= $(CORES)
 SCALE ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-all test-flower test-gpu mutants torture install benchmark benchmark-federation figures clean
+.PHONY: demo test test-all test-flower test-gpu mutants torture install benchmark benchmark-federation figures notebooks clean
 
 install: $(VENV)/.installed
 
@@ -80,6 +81,11 @@ benchmark-federation: install $(FLOWER)/.installed
 
 figures: install
 	$(BIN)/python benchmarks/documents.py --measure
+
+# make notebooks ONLY="hospitals"
+notebooks: install
+	$(BIN)/python benchmarks/notebooks.py $(ONLY)
+	$(BIN)/python benchmarks/documents.py
 
 clean:
 	rm -rf $(VENV) $(FLOWER) .pytest_cache .mypy_cache .ruff_cache .hypothesis
