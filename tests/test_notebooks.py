@@ -122,8 +122,9 @@ def test_executed_anew_it_shows_the_same(notebooks, name):
     found, wanted = notebooks.figures(fresh, "epsilon"), notebooks.figures(kept, "epsilon")
     assert wanted, "there is something to compare"
     assert found == pytest.approx(wanted, rel=2e-3)
-    found, wanted = notebooks.figures(fresh, "accuracy"), notebooks.figures(kept, "accuracy")
-    assert found == pytest.approx(wanted, abs=0.1)
+    accuracies = zip(*(notebooks.figures(one, "accuracy") for one in (fresh, kept)), strict=True)
+    for found, wanted in accuracies:
+        assert wanted < 0.8 or found == pytest.approx(wanted, abs=0.1), "what was hardly learned may be anything"
 
 
 def test_a_plan_in_a_notebook_is_that_of_a_terminal(monkeypatch):
