@@ -33,7 +33,7 @@ SAID = {
     ],
 }
 """What each must say, whatever the noise."""
-LARGEST = 600_000
+LARGEST = 400_000
 """Bytes of one notebook: pictures are small, and there are few."""
 
 
