@@ -9,6 +9,7 @@
 #   make test-minimal  a part of the tests with the lowest versions that pyproject.toml admits; writes docs/tested-versions.json
 #   make test-pythons  what needs no torch, with other Pythons that are here; writes docs/tested-versions.json
 #   make release  build wheel and sdist, check them, install the wheel afresh and try it
+#   make notebooks  execute the notebooks and write their outputs anew (some minutes)
 #   make test-gpu  the tests that need a GPU, side by side on one (8 minutes on an H200); without one they are skipped
 PYTHON ?= python3
 VENV ?= .venv
@@ -26,7 +27,7 @@ JOBS ?= $(CORES)
 SCALE ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-all test-flower test-minimal test-pythons release test-gpu mutants torture install benchmark benchmark-federation figures clean
+.PHONY: demo test test-all test-flower test-minimal test-pythons release test-gpu mutants torture install benchmark benchmark-federation figures notebooks clean
 
 install: $(VENV)/.installed
 
@@ -106,6 +107,11 @@ benchmark-federation: install $(FLOWER)/.installed
 
 figures: install
 	$(BIN)/python benchmarks/documents.py --measure
+
+# make notebooks ONLY="hospitals"
+notebooks: install
+	$(BIN)/python benchmarks/notebooks.py $(ONLY)
+	$(BIN)/python benchmarks/documents.py
 
 clean:
 	rm -rf $(VENV) $(FLOWER) $(MINIMAL) $(RELEASE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -31,7 +31,7 @@ import theory_runs
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = ("audit", "federation", "methods", "papers", "rounded-noise", "samples", "speed", "theory")
-DOCUMENTS = (ROOT / "README.md", *(DOCS / f"{name}.md" for name in PAGES))
+DOCUMENTS = (ROOT / "README.md", ROOT / "notebooks" / "README.md", *(DOCS / f"{name}.md" for name in PAGES))
 ENGINE = "engine=vectorized"  # named, because auto may take another one on another day, which rounds otherwise
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
 
@@ -74,6 +74,17 @@ def mnist_methods() -> str:
             cells += [f"{own[t]['epsilon']:.4f}" for t in (8.0, 2.0)]
         lines.append("| " + " | ".join([*cells, f"{first['upload_bytes'] / 1000:.1f}"]) + " |")
     return "\n".join([*lines, *_settings(rows)])
+
+
+def notebooks() -> str:
+    """How long each notebook takes."""
+    found = read("notebooks")
+    machine = found["machine"]
+    lines = ["| notebook | seconds | load of the machine |", "|---|---|---|"]
+    for name, one in found["notebooks"].items():
+        lines.append(f"| [{name}]({name}.ipynb) | {one['seconds']} | {one['load']:g} |")
+    made = f"Measured by `{found['command']}` with {machine['threads']} threads on {machine['cores']} cores."
+    return "\n".join([*lines, "", made])
 
 
 def _settings(rows: list[dict[str, Any]]) -> list[str]:
@@ -278,6 +289,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "tested-versions": tested_versions,
     "mnist-writers": mnist_writers,
     "mnist-methods": mnist_methods,
+    "notebooks": notebooks,
     "certificate": certificate,
     "verify": verify,
     "methods-time": methods_time,

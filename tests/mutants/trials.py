@@ -22,7 +22,7 @@ from pathlib import Path
 from mutants.planted import ROOT, Mutant
 
 COPIED = ("src", "tests", "docs", "benchmarks", "examples", "experiments", "results", "pyproject.toml", "conftest.py")
-COPIED += ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile")
+COPIED += ("notebooks", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile")
 WIDER = (
     *("tests/contract", "tests/privacy", "tests/round", "tests/random", "tests/mechanisms", "tests/transforms"),
     *("tests/server", "tests/client", "tests/per_sample", "tests/methods", "tests/runs", "tests/deploy"),

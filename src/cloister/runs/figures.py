@@ -39,5 +39,5 @@ def demo_text(figures: Mapping[str, Any]) -> str:
     from rich.console import Console
 
     text = io.StringIO()
-    Console(file=text, width=80, color_system=None).print(report.figures_table(figures["rows"]))
+    Console(file=text, width=80, color_system=None, force_jupyter=False).print(report.figures_table(figures["rows"]))
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())

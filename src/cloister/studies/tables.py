@@ -158,7 +158,7 @@ def _text(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     from rich.console import Console
 
     page = io.StringIO()
-    Console(file=page, width=1000, color_system=None).print(_rich(heads, cells))
+    Console(file=page, width=1000, color_system=None, force_jupyter=False).print(_rich(heads, cells))
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
 

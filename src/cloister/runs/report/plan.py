@@ -31,7 +31,7 @@ def text(plan: Plan, width: int = 100) -> str:
     from rich.console import Console
 
     written = StringIO()
-    console = Console(file=written, width=width, highlight=False)
+    console = Console(file=written, width=width, color_system=None, force_jupyter=False)
     for table in plan_tables(plan):
         console.print(table)
     return "\n".join([*_lines(plan, width), "", *(line.rstrip() for line in written.getvalue().splitlines())])
