@@ -60,13 +60,14 @@ class Access:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse, exchange a token for the cookie, or pass on."""
-        if scope["type"] != "http":
+        if scope["type"] != "http":  # that the server begins and ends; uvicorn is told to know no websockets
+            await self._app(scope, receive, send)
             return
         headers = [(name.lower(), value.decode("latin-1")) for name, value in scope["headers"]]
         if [value for name, value in headers if name == b"host"] not in ([host] for host in self._hosts):
             await _answer(send, 403, _OTHER_HOST)
             return
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token") if scope["path"] == "/" else None
+        given = _words(scope).get("token") if scope["path"] == "/" else None
         if given is not None:
             await self._exchange(given, send)
         elif not self._knows(value for name, value in headers if name == b"cookie"):
@@ -94,6 +95,10 @@ class Access:
             if found is not None and _same(self._session, found.value):
                 return True
         return False
+
+
+def _words(scope: Scope) -> dict[str, list[str]]:
+    return parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 
 def _same(one: str, other: str) -> bool:

@@ -84,8 +84,7 @@ def app_of(studio: Studio) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        studio.exact.end()
-        studio.quick.end()
+        await asyncio.gather(studio.exact.end(), studio.quick.end())
 
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
     _errors(app, studio)

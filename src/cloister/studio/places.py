@@ -32,15 +32,16 @@ class Places:
         return path
 
     def outside(self, path: Path) -> str | None:
-        """Why a folder is not read: it, or something in it, is a link that leads out of the root."""
+        """Why a folder is not read: it, or something in it that is read as a file, is a link that leads out of the
+        root, or no file at all. (Folders in it are looked at when they are named themselves.)"""
         if not self._holds(path):
             return f"Expected folders inside {self.root}, found that {path.name} is a link to another place: name it."
         with os.scandir(path) as entries:
             for entry in entries:
-                if entry.is_symlink() and not self._holds(Path(entry.path)):
+                if not entry.is_dir() and not (entry.is_file() and self._holds(Path(entry.path))):
                     return (
-                        f"Expected files inside {self.root}, found that {entry.name} in {path.name} is a link to "
-                        "another place: replace it by the file."
+                        f"Expected files inside {self.root}, found that {entry.name} in {path.name} is none, or a "
+                        "link to another place: replace it by the file."
                     )
         return None
 

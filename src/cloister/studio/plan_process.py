@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -45,11 +44,12 @@ class PlanProcess:
                 start_new_session=True,  # Ctrl-C is for the server, which ends this
             )
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """End the process, whatever it does."""
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
+            await process.wait()
 
     async def ask(self, values: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
         """The plan, or why there is none; `Stale` where nobody waits for it any more."""
@@ -89,7 +89,7 @@ class PlanProcess:
                 raise CloisterError("Expected a plan, found that the process that computes it has ended: try again.")
         except BaseException:
             line.cancel()
-            self.end()
+            await self.end()
             raise
         answered: dict[str, Any] = json.loads(found)
         return answered

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 SIGNAL = (
-    "How far the clients can move the model, over how far the noise does. The signal is the norm of the sum of all "
-    "updates, if each has the norm of the clip and all point the same way; the noise is the expected norm of what is "
-    "added to all parameters. Over a run signals add up, and independent noises by their squares. No training does "
-    "better than this: below 1, noise moves the model further than the clients do."
+    "how far the clients can move the model, over how far the noise does, at best. The signal is the norm of the "
+    "sum of all updates, if each has the norm of the clip and all point the same way; the noise is the expected "
+    "norm of what is added to all parameters. Over a run signals add up, and independent noises by their squares. "
+    "Where samples are protected, gradients stand in place of updates. No training does better: below 1, noise "
+    "moves the model further than the clients do."
 )
 
 

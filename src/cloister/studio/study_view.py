@@ -6,14 +6,18 @@ Every run is verified, which takes a moment, and is remembered until one of its 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cloister.errors import CloisterError
+from cloister.runs.metric_text import SHARES, figure
 from cloister.studies.html.discover import rankings, run_folders
 from cloister.studies.html.gather import RunData, Study, read_run, study_of
+from cloister.studies.html.over_seeds import spread
+from cloister.studies.html.tables import Table
 from cloister.studio.listing import Stamp, stamps
 from cloister.studio.places import Places
 
@@ -75,6 +79,7 @@ def page_values(view: StudyView) -> dict[str, Any]:
     return {
         "study": view.study,
         "summary": tables.summary(view.study),
+        "intervals": _intervals(view.study),
         "settings": tables.settings(view.study),
         "sections": found,
         "legend": style.legend,
@@ -83,6 +88,22 @@ def page_values(view: StudyView) -> dict[str, Any]:
         "marked": any(figure.mark for section in found for figure in section.figures),
         "broken": view.broken,
     }
+
+
+def _intervals(study: Study) -> Table | None:
+    """The interval of every mean, where there are several seeds."""
+    rows, places = [], {label: place for place, label in enumerate(study.labels)}
+    several = [group for group in study.groups if len(group.scores) > 1]
+    for group in several:
+        found, metric = spread(group.scores), group.first.metric
+        half = found.half_width or 0.0
+        least, most = (0.0, 1.0) if metric in SHARES else (-math.inf, math.inf)
+        ends = (found.mean, max(least, found.mean - half), min(most, found.mean + half))
+        rows.append((group.name, metric, *(figure(metric, value, 4) for value in ends), str(found.count)))
+    head = ("", "metric", "mean", "from", "to", "seeds")
+    notes = ("95 % intervals of the mean over seeds (Student's t).",)
+    colors = tuple(places[group.label] for group in several)
+    return Table(head, tuple(rows), colors, frozenset({2, 3, 4, 5}), notes) if rows else None
 
 
 def reproduced(path: Path) -> list[str]:

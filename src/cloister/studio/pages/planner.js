@@ -60,6 +60,7 @@ const show = (found, quick) => {
     line.append(Object.assign(document.createElement("dt"), { textContent: name }), Object.assign(document.createElement("dd"), { textContent: words }));
     return line;
   }));
+  history.replaceState(null, "", `?${question()}`);
   byId("plan").dataset.answered = String(Number(byId("plan").dataset.answered || 0) + 1);
 };
 
@@ -75,7 +76,6 @@ const ask = async () => {
   asking?.abort();
   const own = asking = new AbortController(), query = question();
   const address = `/api/plan?${query}`;
-  history.replaceState(null, "", `?${query}`);
   const slow = setTimeout(async () => {
     byId("accountant").textContent = "Computing.";
     try {

@@ -31,7 +31,7 @@ const upwards = (value) => (Math.ceil(value * 1000 - 1e-9) / 1000).toFixed(3);
 const figures = () => {
   if (!lines.length) return;
   byId("waiting").hidden = true;
-  const last = Math.max(lines.at(-1).round, state() === "running" ? fixed.rounds : 0);
+  const done = lines.at(-1).round, last = state() === "running" ? Math.min(fixed.rounds, Math.max(10, Math.ceil(1.25 * done))) : done;
   const scores = pairs(lines, metric);
   if (scores.length) draw(byId("score"), [trace(scores, `test ${metric}`, "--c0")], { x: rounds(last), y: { title: `test ${metric}` } });
   const spent = pairs(lines, "epsilon");
@@ -121,6 +121,7 @@ const agree = async () => {
   const found = await asked(`/api/agreement/${address}`).catch(() => ({ error: "The server does not answer." }));
   byId("agreement").textContent = found.error || found.words;
   byId("agreement").classList.toggle("wrong", found.agree === false);
+  if (found.agree === false) problem(found.words);
 };
 if (state() !== "ended") agree();
 

@@ -35,7 +35,7 @@ const look = async () => {
   let found;
   try { found = await asked("/api/list"); } catch { news.textContent = "The server does not answer: was it ended?"; return; }
   if (found.error) { news.textContent = found.error; return; }
-  const known = [...document.querySelectorAll("tr[data-run], tr[data-study]")];
+  const known = [...document.querySelectorAll("[data-run], [data-study]")];
   const there = new Set([...Object.keys(found.runs).map((name) => `run:${name}`), ...Object.keys(found.studies).map((name) => `study:${name}`)]);
   for (const row of known) {
     const own = "run" in row.dataset ? found.runs[row.dataset.run] : found.studies[row.dataset.study];
