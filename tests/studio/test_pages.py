@@ -147,7 +147,8 @@ def test_a_study_with_a_broken_run_shows_the_others(tmp_path):
         ("/overlay", 422, "Expected 1 to 200 runs, found 0"),
         ("/nothing", 404, "Expected an address of this page"),
         ("/study/empty", 422, "found no description.json"),
-        ("/api/plan", 422, "Expected a number for clients"),
+        ("/api/plan", 200, "Expected a number for clients"),
+        ("/api/agreement/nothing", 404, "Expected a folder in"),
     ],
 )
 def test_mistakes_are_one_sentence(client, address, status, words):

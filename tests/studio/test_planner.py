@@ -97,7 +97,7 @@ def test_the_address_answers_and_refuses(tmp_path):
         assert found.json()["plan"]["noise_multiplier"] == exact(asked(USERS))["noise_multiplier"]
         assert found.json()["command"].startswith("cloister plan method=dp_fedavg clients=300")
         refused = client.get("/api/plan", params={**USERS, "delta": 2})
-        assert refused.status_code == 422
+        assert refused.status_code == 200, "or there is an error on the console of the browser"
         assert refused.json()["error"].startswith("Expected 0 < delta < 1, found 2.0")
         bound = client.get("/api/plan", params={**USERS, "quick": 1}).json()["plan"]
         assert bound["accountant"] == "RDP at few orders"

@@ -205,16 +205,19 @@ def _values(app: FastAPI, studio: Studio) -> None:
 
         query = dict(request.query_params)
         quickly = query.pop("quick", "") == "1"
-        values = keys_of(query)
 
         async def wanted() -> bool:
             return not await request.is_disconnected()
 
+        # Why there is no plan is an answer as well: a status of its own would be an error on the browser's console.
         try:
+            values = keys_of(query)
             found = await (studio.quick if quickly else studio.exact).ask(values, wanted)
         except Stale:
             return Response(status_code=204)
-        return JSONResponse({**found, "command": command(values)}, 422 if "error" in found else 200)
+        except CloisterError as error:
+            return JSONResponse({"error": str(error)})
+        return JSONResponse({**found, "command": command(values)})
 
 
 async def _followed(studio: Studio, path: Path, follower: Follower) -> AsyncIterator[str]:
