@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from cloister.errors import CloisterError
@@ -18,6 +19,10 @@ class Places:
     """Everything below one folder."""
 
     root: Path
+
+    @cached_property
+    def _resolved(self) -> Path:
+        return self.root.resolve()
 
     def inside(self, name: str) -> Path:
         """The folder that a page names, relative to the root; refused where it, or a file in it, lies elsewhere."""
@@ -35,10 +40,15 @@ class Places:
         """Why a folder is not read: it, or something in it that is read as a file, is a link that leads out of the
         root, or no file at all. (Folders in it are looked at when they are named themselves.)"""
         if not self._holds(path):
-            return f"Expected folders inside {self.root}, found that {path.name} is a link to another place: name it."
+            return (
+                f"Expected folders inside {self.root}, found that {path.name} is a link to another place: look at that "
+                "place with `cloister studio` itself."
+            )
         with os.scandir(path) as entries:
             for entry in entries:
-                if not entry.is_dir() and not (entry.is_file() and self._holds(Path(entry.path))):
+                if entry.is_file(follow_symlinks=False) or entry.is_dir():
+                    continue
+                if not (entry.is_file() and self._holds(Path(entry.path))):
                     return (
                         f"Expected files inside {self.root}, found that {entry.name} in {path.name} is none, or a "
                         "link to another place: replace it by the file."
@@ -50,7 +60,7 @@ class Places:
         return "" if path == self.root else path.relative_to(self.root).as_posix()
 
     def _holds(self, path: Path) -> bool:
-        root = self.root.resolve()
+        root = self._resolved
         try:
             found = path.resolve()
         except (OSError, RuntimeError):  # links in a circle

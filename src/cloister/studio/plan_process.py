@@ -11,7 +11,7 @@ from typing import Any
 
 from cloister.errors import CloisterError
 
-_PATIENCE = 1.0
+_PATIENCE = 2.0
 """Seconds for an answer that nobody waits for any more: most come within, and a new process takes longer to start."""
 _LONGEST = 60.0
 _REMEMBERED = 500

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import threading
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,10 +56,10 @@ class _Server(uvicorn.Server):
         self._studio, self._on_start = studio, started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open the browser once there is something to open."""
+        """Open the browser once there is something to open, and beside the server: some wait until it is closed."""
         await super().startup(sockets)
         if self._on_start is not None and self.started:
-            self._on_start()
+            threading.Thread(target=self._on_start, daemon=True).start()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -21,6 +21,11 @@ filter?.addEventListener("input", () => {
   rows.forEach((row) => { row.hidden = !words.every((word) => row.dataset.words.toLowerCase().includes(word)); });
 });
 
+// Every run of a study is verified before its page is shown.
+document.querySelectorAll("tr[data-study] a").forEach((link) => link.addEventListener("click", () => {
+  news.textContent = `Reading and verifying the runs in ${link.textContent}.`;
+}));
+
 const put = (row, cells) => {
   for (const [name, value] of Object.entries(cells)) {
     const cell = row.querySelector(`[data-cell="${name}"]`);
