@@ -22,7 +22,21 @@ PRICING = ("numpy", "scipy", "dp_accounting", "safetensors")
 """What it takes to read a run and to price it."""
 
 COMMANDS = (
-    *("run", "resume", "plan", "keys", "show", "report", "landscape", "theory", "methods", "compare", "tune", "demo"),
+    *(
+        "run",
+        "resume",
+        "plan",
+        "keys",
+        "show",
+        "report",
+        "studio",
+        "landscape",
+        "theory",
+        "methods",
+        "compare",
+        "tune",
+        "demo",
+    ),
     *("audit", "attack", "predict", "export", "keys new", "keys show", "serve", "join"),
     *("publish", "certificate", "verify", "completion", "reproduce"),
     *("federation", "federation init", "federation terms", "federation trial", "federation status"),

@@ -12,7 +12,8 @@ SOURCE = ROOT / "src" / "cloister"
 
 ORDER = [
     *("errors", "random", "privacy", "core", "client", "transforms", "mechanisms", "server", "round", "engine"),
-    *("methods", "theory", "models", "data", "runs", "auditing", "studies", "deploy", "publication", "cli", "__main__"),
+    *("methods", "theory", "models", "data", "runs", "auditing", "studies", "deploy", "publication"),
+    *("studio", "cli", "__main__"),
 ]
 # The parts of a method meet in a round and nowhere else.
 APART = {"client", "transforms", "mechanisms", "server"}

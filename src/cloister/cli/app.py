@@ -32,6 +32,7 @@ from cloister.cli.report import report as write_report
 from cloister.cli.reproduce import reproduce
 from cloister.cli.serve import serve
 from cloister.cli.show import show
+from cloister.cli.studio import studio
 from cloister.cli.theory import theory
 from cloister.cli.tune import tune
 from cloister.cli.verify import verify
@@ -121,6 +122,7 @@ app.command(cls=Command)(landscape)
 app.command(cls=Command)(attack)
 app.command(cls=Command)(theory)
 app.command("report", cls=Command)(write_report)
+app.command(cls=Command)(studio)
 app.command(cls=Command, options_metavar="[NAME] [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(reproduce)
 
 

@@ -40,7 +40,7 @@ class Command(TyperCommand):
 
 
 _ORDER = (
-    *("demo", "run", "resume", "plan", "show", "report", "audit", "attack", "predict", "export"),
+    *("demo", "run", "resume", "plan", "show", "report", "studio", "audit", "attack", "predict", "export"),
     *("publish", "certificate", "verify"),
     *("compare", "tune", "reproduce", "landscape", "theory", "methods", "keys", "data"),
     *("federation", "serve", "join", "keys new", "keys show", "completion"),

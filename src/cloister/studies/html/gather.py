@@ -150,7 +150,11 @@ def level_name(epsilon: float | None) -> str:
 
 def gather(paths: Sequence[Path]) -> Study:
     """Read the runs in these folders, and put those together that differ only in their seed."""
-    found = [(one, read_run(one.path)) for one in run_folders(paths)]
+    return study_of([(one, read_run(one.path)) for one in run_folders(paths)], rankings(paths))
+
+
+def study_of(found: Sequence[tuple[Found, RunData]], ranked: Sequence[Mapping[str, Any]] = ()) -> Study:
+    """Runs that were read, those together that differ only in their seed."""
     by_setting: dict[str, list[tuple[Found, RunData]]] = {}
     for one, run in found:
         by_setting.setdefault(json_hash([one.label, setting_of(run)]), []).append((one, run))
@@ -161,7 +165,7 @@ def gather(paths: Sequence[Path]) -> Study:
         Group(label, _level(own), tuple(own), columns)
         for label, own, columns in zip(labels, _runs(members), more, strict=True)
     ]
-    return Study(tuple(_in_order(groups)), tuple(rankings(paths)))
+    return Study(tuple(_in_order(groups)), tuple(ranked))
 
 
 def _in_order(groups: Sequence[Group]) -> list[Group]:

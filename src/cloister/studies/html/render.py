@@ -95,7 +95,7 @@ def render(study: Study, title: str, labels: bool = True) -> str:
         settings=tables.settings(study),
         sections=found,
         legend=style.legend,
-        figures=script_json(_figures(found)),
+        figures=script_json(figures_of(found)),
         palettes={"light": LIGHT, "dark": DARK},
         palettes_json=script_json({"light": LIGHT, "dark": DARK}),
         css=_file("report.css"),
@@ -106,7 +106,7 @@ def render(study: Study, title: str, labels: bool = True) -> str:
     )
 
 
-def _figures(found: Sequence[Section]) -> dict[str, Any]:
+def figures_of(found: Sequence[Section]) -> dict[str, Any]:
     """By its id, each plot of the page as plotly.js takes it."""
     drawn = [figure for section in found for figure in section.figures]
     return {f"{one.id}-{place}": panel.json for one in drawn for place, panel in enumerate(one.panels)}
