@@ -43,7 +43,7 @@ class Block:
         """The text with these values."""
         text = self.text
         for name, value in self.replaced.items():
-            changed = re.sub(rf"(?<![\w-])(--{name}[ =]|{name} ?= ?)('[^']*'|[^\s,)]+)", rf"\g<1>{value}", text)
+            changed = re.sub(rf"(?<![\w-])(--{name}[ =]|{name} ?=(?!=) ?)('[^']*'|[^\s,)]+)", rf"\g<1>{value}", text)
             assert changed != text, f"line {self.line}: nothing is called {name} here, which `with` changes"
             text = changed
         return text
