@@ -33,9 +33,12 @@ def pages(root: Path) -> dict[str, str]:
     return {"reference/api/index.md": _index(), "reference/api/cloister.md": _top(), **found}
 
 
+def _top_names() -> list[str]:
+    return [name for name in cloister.__all__ if not inspect.ismodule(getattr(cloister, name))]
+
+
 def _index() -> str:
-    names = [name for name in cloister.__all__ if not inspect.ismodule(getattr(cloister, name))]
-    rows = [(f"[`cl.{name}`][{_canonical(getattr(cloister, name))}]", _summary(getattr(cloister, name))) for name in names]
+    rows = [(f"[`cl.{name}`][cloister.{name}]", _summary(getattr(cloister, name))) for name in _top_names()]
     packages = [
         (f"[`cloister.{path}`]({page}.md)", _summary(importlib.import_module(f"cloister.{path}")))
         for page, path in PACKAGES.items()
@@ -53,29 +56,30 @@ def _index() -> str:
 
 
 def _top() -> str:
-    names = [name for name in cloister.__all__ if not inspect.ismodule(getattr(cloister, name))]
+    names = _top_names()
     functions = [name for name in names if inspect.isfunction(getattr(cloister, name))]
     classes = [name for name in names if name not in functions]
-    parts = ["# cloister\n", "## Functions\n", *(_entry(getattr(cloister, name)) for name in functions)]
-    return "\n".join([*parts, "## Classes\n", *(_entry(getattr(cloister, name)) for name in classes)])
+    parts = ["# cloister\n", "## Functions\n", *(_entry(f"cloister.{name}") for name in functions)]
+    return "\n".join([*parts, "## Classes\n", *(_entry(f"cloister.{name}") for name in classes)])
 
 
 def _package(page: str, path: str) -> str:
+    """What the package defines and the first page does not have already."""
     module = importlib.import_module(f"cloister.{path}")
     parts = [f"# cloister.{path}\n", f"{inspect.getdoc(module)}\n"]
+    seen = {_canonical(getattr(cloister, name)) for name in _top_names()}
     if page == "methods":
         from cloister.methods import CATALOGUE
 
-        parts.append("Each has a [page of its own](../../methods/index.md) with its idea, its guarantee and its curve.\n")
-        parts += [_entry(function) for function in CATALOGUE.values()]
-    seen: set[str] = set()
+        parts.append("Each has a [page of its own](../../methods/index.md): its idea, its guarantee and its curve.\n")
+        parts += [_entry(_canonical(function)) for function in CATALOGUE.values()]
     for name in module.__all__:
         value = getattr(module, name)
         if inspect.ismodule(value):
             parts += _module(value, seen)
         elif _is_documented(value) and _canonical(value) not in seen:
             seen.add(_canonical(value))
-            parts.append(_entry(value))
+            parts.append(_entry(f"cloister.{path}.{name}"))
     return "\n".join(parts)
 
 
@@ -86,8 +90,8 @@ def _module(module: ModuleType, seen: set[str]) -> list[str]:
         for name, value in vars(module).items()
         if not name.startswith("_") and _is_documented(value) and value.__module__ == module.__name__
     ]
-    fresh = [value for value in own if _canonical(value) not in seen]
-    seen.update(map(_canonical, fresh))
+    fresh = [_canonical(value) for value in own if _canonical(value) not in seen]
+    seen.update(fresh)
     return [f"## {module.__name__}\n", f"{inspect.getdoc(module) or ''}\n", *map(_entry, fresh)]
 
 
@@ -99,8 +103,8 @@ def _canonical(value: Any) -> str:
     return f"{value.__module__}.{value.__qualname__}"
 
 
-def _entry(value: Any) -> str:
-    return f"::: {_canonical(value)}\n    options:\n      heading_level: 3\n"
+def _entry(name: str) -> str:
+    return f"::: {name}\n    options:\n      heading_level: 3\n"
 
 
 def _summary(value: Any) -> str:

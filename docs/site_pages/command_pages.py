@@ -73,8 +73,8 @@ def _keys() -> str:
                 for name, part in PARTS.items()
             ],
         ),
-        "`method`, `data` and `model` can also be `package.module:function`, whose arguments are keys, and `data` the path "
-        "of your own files.\n",
+        "`method`, `data` and `model` can also be `package.module:function`, whose arguments are keys, and `data` the "
+        "path of your own files.\n",
         "## Every run\n",
     ]
     for heading, keys in in_groups(known.run).items():
@@ -83,7 +83,7 @@ def _keys() -> str:
     for part in ("partition", "cohort", "server"):
         parts.append(f"## {part.capitalize()}\n")
         for option, choice in known.choices[part].items():
-            parts.append(f"**`{part} = \"{option}\"`**\n")
+            parts.append(f'**`{part} = "{option}"`**\n')
             parts.append(_table(choice.keys) if choice.keys else "No keys.\n")
     return "\n".join(parts)
 

@@ -57,9 +57,8 @@ def _line(row: Row, color: int, axis: str, until: float | None = None) -> Line:
     each = list(zip(*seeds, strict=True))
     across = list(zip(*(curve[axis][:shortest] for curve in curves), strict=True))
     name = "FedAvg, no privacy" if row["target"] is None else f"epsilon {row['target']:g}"
-    return Line(
-        name, color, [fmean(xs) for xs in across], [fmean(ys) for ys in each], [min(ys) for ys in each], [max(ys) for ys in each]
-    )
+    low, high = [min(ys) for ys in each], [max(ys) for ys in each]
+    return Line(name, color, [fmean(xs) for xs in across], [fmean(ys) for ys in each], low, high)
 
 
 def reached(root: Path, method: str, target: float | None) -> str:

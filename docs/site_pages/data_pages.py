@@ -104,8 +104,10 @@ def _marker(one: Entry) -> str:
 
 def _keys(name: str) -> str:
     choices = catalogue.stored().choices
-    rows = [(f"`{key.name}`", f"`{key.shown_default}`" if key.shown_default else "none", key.help)
-            for key in choices["data"][name].keys]
+    rows = [
+        (f"`{key.name}`", f"`{key.shown_default}`" if key.shown_default else "none", key.help)
+        for key in choices["data"][name].keys
+    ]
     own = table(("key", "default", "meaning"), rows)
     return f"{own}\nKeys of partitions are on the [overview](index.md#who-holds-what).\n"
 
@@ -114,7 +116,9 @@ def _index() -> str:
     rows = []
     for name in CATALOGUE:
         one = entry(name)
-        rows.append((f"[`{name}`]({name}.md)", one.what, one.samples, "natural" if _is_natural(name) else "dealt", one.license))
+        rows.append(
+            (f"[`{name}`]({name}.md)", one.what, one.samples, "natural" if _is_natural(name) else "dealt", one.license)
+        )
     parts = [
         "---\ntitle: Data sets\n---\n",
         "# Data sets\n",

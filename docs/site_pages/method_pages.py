@@ -47,10 +47,10 @@ TRUST = {
     "listens may see all of them.",
     "server": "The server, which sees every client's update and adds the noise.",
     "server or secure sum": "Either the server, which sees every client's update and adds the noise "
-    "(`noise = \"central\"`, the default); or secure aggregation, in which the clients add shares of the noise and "
-    "only their sum is seen (`noise = \"distributed\"`).",
-    "nobody, or secure sum": "With `trust = \"message\"` nobody: every update is private before it leaves its client. "
-    "With `trust = \"sum\"` secure aggregation, of which only the sum is seen: far less noise for the same epsilon, "
+    '(`noise = "central"`, the default); or secure aggregation, in which the clients add shares of the noise and '
+    'only their sum is seen (`noise = "distributed"`).',
+    "nobody, or secure sum": 'With `trust = "message"` nobody: every update is private before it leaves its client. '
+    'With `trust = "sum"` secure aggregation, of which only the sum is seen: far less noise for the same epsilon, '
     "and clients that keep their shares of the noise secret.",
 }
 
@@ -143,7 +143,9 @@ def _curves(root: Path, name: str) -> list[str]:
     if not own:
         return []
     row = own[0]
-    unit = "240 clients, each protected as a whole" if "methods" in row["file"] else "10 clients, any one sample protected"
+    unit = (
+        "240 clients, each protected as a whole" if "methods" in row["file"] else "10 clients, any one sample protected"
+    )
     seeds = len(row["seeds"])
     delta = f", delta {row['delta']:g}" if row["delta"] is not None else ""
     reach = [(_at(one), f"{one['accuracy']:.3f}", _certified(one), f"{one['curves'][0]['round'][-1]}") for one in own]
@@ -214,7 +216,9 @@ def _index(root: Path, known: dict[str, Choice] | object) -> str:
             targets = budgets if unit != "nobody" else [None]
             reached = [curves.reached(root, name, target) for target in targets]
             facts = _facts(choice)
-            rows.append((f"[{title_of(name)}]({name}.md)<br>`{name}`", _short(name, choice), facts.trust, facts.paper, *reached))
+            rows.append(
+                (f"[{title_of(name)}]({name}.md)<br>`{name}`", _short(name, choice), facts.trust, facts.paper, *reached)
+            )
         parts += [f"## {heading}\n", table(heads, rows)]
     parts.append(
         "Accuracies are means over the seeds of `docs/method-curves.json` on scikit-learn's digits, with settings that "

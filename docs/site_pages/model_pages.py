@@ -79,7 +79,7 @@ def _page(name: str) -> str:
             "print(sum(parameter.numel() for parameter in model.parameters()))\n",
             "python",
         ),
-        f"In a run: `model = \"{name}\"` in its file, or `cloister run model={name} ...`; shape and classes come from "
+        f'In a run: `model = "{name}"` in its file, or `cloister run model={name} ...`; shape and classes come from '
         "the data. In Python: `cl.run(method, task, model=model, ...)`.\n",
         *(["## Keys\n", table(("key", "default", "meaning"), rows)] if rows else []),
     ]

@@ -32,7 +32,9 @@ def of_method(name: str) -> list[str]:
         f"tables or computed from its settings, {len(wrong)} do not agree:\n",
         table(("place", "the paper says", "beside it"), [(one.place, one.says, beside(one)) for one in wrong]),
     ]
-    bounds = [(part, function) for own, part, function in BOUNDS if own == paper and kind_of(function) == "not a guarantee"]
+    bounds = [
+        (part, function) for own, part, function in BOUNDS if own == paper and kind_of(function) == "not a guarantee"
+    ]
     if bounds:
         rows = [(part, summary_of(function), f"[why][{_path(function)}]") for part, function in bounds]
         parts += [

@@ -21,13 +21,21 @@ def pages(root: Path) -> dict[str, str]:
 
 
 def _examples(root: Path) -> str:
-    parts = ["# Examples\n", "Short scripts of `examples/`. Each says in its first lines how it is run; tests run all of them.\n"]
+    parts = [
+        "# Examples\n",
+        "Short scripts of `examples/`. Each says in its first lines how it is run; tests run all of them.\n",
+    ]
     for path in sorted((root / "examples").glob("*.py")):
         text = path.read_text(encoding="utf-8")
         first = text.removeprefix('"""').splitlines()[0]
         # Scripts are executed by tests/test_examples.py, with data files that these tests make.
         marker = "<!-- test: skip because tests/test_examples.py runs it -->"
-        parts += [f"## {path.stem} {{ #{path.stem} }}\n", f"{first}\n", marker, fenced(text, "python", f"examples/{path.name}")]
+        parts += [
+            f"## {path.stem} {{ #{path.stem} }}\n",
+            f"{first}\n",
+            marker,
+            fenced(text, "python", f"examples/{path.name}"),
+        ]
     return "\n".join(parts)
 
 
