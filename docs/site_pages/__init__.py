@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 from site_pages import (
     api_pages,
@@ -17,12 +18,21 @@ from site_pages import (
     sources,
 )
 
-_KINDS = (method_pages, data_pages, model_pages, documents, sources, command_pages, api_pages)
+KINDS: dict[str, ModuleType] = {
+    "methods": method_pages,
+    "data": data_pages,
+    "models": model_pages,
+    "documents": documents,
+    "sources": sources,
+    "commands": command_pages,
+    "api": api_pages,
+}
+"""Modules with a function `pages(root)`."""
 
 
 def generated(root: Path) -> dict[str, str]:
     """By path in the site, the text of every generated page."""
-    return {path: text for kind in _KINDS for path, text in kind.pages(root).items()}
+    return {path: text for kind in KINDS.values() for path, text in kind.pages(root).items()}
 
 
 def pictures(root: Path) -> dict[str, Path]:

@@ -27,15 +27,24 @@ def python(root: Path, method: str) -> str:
     cohort = values.get("cohort", "full")
     given = values.get(_COHORTS.get(cohort, ""), "")
     run = [f"rounds={values['rounds']}", f"cohort=cl.{cohort}({given})", *_budget(method, values)]
-    text = (
-        "import cloister as cl\n\n"
-        f"task = cl.data.digits({', '.join(task)})\n"
-        f"method = cl.methods.{method}({', '.join(made)})\n"
-        f"run = cl.run(method, task, {', '.join(run)})\n"
-        "print(run.accuracy, run.epsilon)\n"
-        "print(run.certificate)\n"
-    )
+    lines = [
+        "import cloister as cl\n",
+        f"task = cl.data.digits({', '.join(task)})",
+        _call(f"method = cl.methods.{method}", made),
+        _call("run = cl.run", ["method", "task", *run]),
+        "print(run.accuracy, run.epsilon)",
+        "print(run.certificate)\n",
+    ]
+    text = "\n".join(lines)
     return _marker(values, "with") + fenced(text, "python")
+
+
+def _call(function: str, arguments: list[str]) -> str:
+    """On one line, or with each argument on a line of its own."""
+    line = f"{function}({', '.join(arguments)})"
+    if len(line) <= 88:
+        return line
+    return f"{function}(\n" + "".join(f"    {one},\n" for one in arguments) + ")"
 
 
 def command(root: Path, method: str) -> str:

@@ -57,4 +57,6 @@ def docstring(text: str) -> str:
 
 
 def _block(lines: list[str]) -> str:
-    return fenced("\n".join(line[4:] for line in lines).strip("\n")) + "\n"
+    """A formula or a list, whose long lines are wrapped on narrow screens."""
+    text = "\n".join(line[4:] for line in lines).strip("\n")
+    return f"``` {{ .text .formula }}\n{text}\n```\n"

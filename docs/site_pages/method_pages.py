@@ -35,8 +35,8 @@ TITLES = {
 }
 """As the papers write them; a method that is not here has its own name."""
 UNITS = {
-    "client": "**A client and all its data.** Whoever sees what is released can hardly tell whether any one client took "
-    "part at all.",
+    "client": "**A client and all its data.** Whoever sees what is released can hardly tell whether any one client "
+    "took part at all.",
     "sample": "**Any one sample of a client.** Whoever sees what is released can hardly tell whether that sample was "
     "there. A client with many samples is not hidden as a whole.",
     "nobody": "**Nobody.** No noise is added, and updates can give away the data that they were computed from.",
@@ -60,6 +60,22 @@ def pages(root: Path) -> dict[str, str]:
     known = catalogue.stored().choices["method"]
     found = {f"methods/{name}.md": _page(root, name, choice) for name, choice in known.items()}
     return {"methods/index.md": _index(root, known), **found}
+
+
+HEADINGS = {
+    "client": "Whole clients are protected",
+    "sample": "Any one sample is protected",
+    "nobody": "Without privacy",
+}
+
+
+def grouped() -> dict[str, list[str]]:
+    """The methods' pages by whom they protect."""
+    known = catalogue.stored().choices["method"]
+    return {
+        heading: [f"methods/{name}.md" for name, choice in known.items() if _facts(choice).unit == unit]
+        for unit, heading in HEADINGS.items()
+    }
 
 
 def title_of(name: str) -> str:
@@ -143,9 +159,8 @@ def _curves(root: Path, name: str) -> list[str]:
     if not own:
         return []
     row = own[0]
-    unit = (
-        "240 clients, each protected as a whole" if "methods" in row["file"] else "10 clients, any one sample protected"
-    )
+    whom = "each protected as a whole" if "methods" in row["file"] else "any one sample protected"
+    unit = f"{row['settings']['clients']} clients, {whom}"
     seeds = len(row["seeds"])
     delta = f", delta {row['delta']:g}" if row["delta"] is not None else ""
     reach = [(_at(one), f"{one['accuracy']:.3f}", _certified(one), f"{one['curves'][0]['round'][-1]}") for one in own]
@@ -201,11 +216,7 @@ def _index(root: Path, known: dict[str, Choice] | object) -> str:
         "Every method is charged by the same accountant, so that they compare at equal epsilon. First choose whom to "
         "protect, then whom you can trust.\n",
     ]
-    for unit, heading in (
-        ("client", "Whole clients are protected"),
-        ("sample", "Any one sample is protected"),
-        ("nobody", "Without privacy"),
-    ):
+    for unit, heading in HEADINGS.items():
         own = {name: choice for name, choice in known.items() if _facts(choice).unit == unit}
         budgets = sorted({row["target"] for name in own for row in curves.rows_of(root, name) if row["target"]})[::-1]
         heads = ("method", "in short", "must be trusted", "paper", *(f"digits, epsilon {one:g}" for one in budgets))
@@ -224,8 +235,8 @@ def _index(root: Path, known: dict[str, Choice] | object) -> str:
         "Accuracies are means over the seeds of `docs/method-curves.json` on scikit-learn's digits, with settings that "
         "were set once. They differ by a few hundredths between seeds, and do not rank the methods: for that, "
         "`cloister compare` over many seeds says what can be told apart. [Whole clients, side by side](user-level.md) "
-        "and [single samples, side by side](sample-level.md) have more, and [What holds up](../results/what-holds-up.md) "
-        "the papers' own claims.\n"
+        "and [single samples, side by side](sample-level.md) have more, and "
+        "[What holds up](../results/what-holds-up.md) the papers' own claims.\n"
     )
     return "\n".join(parts)
 

@@ -95,7 +95,7 @@ def _usual(name: str, counts: list[tuple[str, tuple[int, ...], int, int]]) -> tu
 def _index() -> str:
     rows = []
     for name, function in CATALOGUE.items():
-        data, shape, classes, count = _usual(name, _counts(name))
+        _, shape, classes, count = _usual(name, _counts(name))
         text = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
         rows.append((f"[`{name}`]({name}.md)", text, f"{count:,}", f"{'x'.join(map(str, shape))}, {classes} classes"))
     return "\n".join(

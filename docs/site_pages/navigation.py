@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from site_pages.method_pages import grouped
+
 Nav = list[dict[str, Any]]
 _FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 FOLDERS = {"concepts": "Concepts", "howto": "How-to", "coming-from": "Coming from"}
@@ -71,7 +73,13 @@ def _generated(pages: Mapping[str, str]) -> Nav:
     results = ("results/index.md", "results/best.md", "results/what-holds-up.md")
     api = ("reference/api/index.md", "reference/api/cloister.md")
     return [
-        {"Methods": [methods[0], *titled(*methods[1:]), *under("methods", *methods)]},
+        {
+            "Methods": [
+                methods[0],
+                *({name: titled(*paths)} for name, paths in grouped().items()),
+                {"Side by side": titled(*methods[1:])},
+            ]
+        },
         {
             "Data and models": [
                 {"Data sets": ["data/index.md", *under("data", "data/index.md")]},

@@ -28,8 +28,8 @@ def of_method(name: str) -> list[str]:
     claims = [claim for claim in CLAIMS if claim.paper == paper]
     wrong = [claim for claim in claims if not claim.agrees()]
     parts = [
-        f"**What the paper says, and what is so.** Of {len(claims)} statements that can be held against the paper's own "
-        f"tables or computed from its settings, {len(wrong)} do not agree:\n",
+        f"**What the paper says, and what is so.** Of {len(claims)} statements that can be held against the paper's "
+        f"own tables or computed from its settings, {len(wrong)} do not agree:\n",
         table(("place", "the paper says", "beside it"), [(one.place, one.says, beside(one)) for one in wrong]),
     ]
     bounds = [

@@ -9,6 +9,7 @@ import pytest
 
 from documentation.code_blocks import page, pages_of
 from documentation.running import run_page
+from site_pages import KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = pages_of(ROOT, ROOT / "docs" / "pages")
@@ -37,6 +38,33 @@ def test_blocks_run(one, folder):
 def test_slow_blocks_run(one, folder):
     """All blocks of the page, in order: slow ones may need what others made."""
     run_page(one, folder, slow=True)
+
+
+# Generated pages are made within tests: to make them when tests are collected would cost every run of pytest seconds.
+
+
+def generated(kind: str, slow: bool, folder: Path) -> list[int]:
+    """Run the blocks of all generated pages of a kind, each page in a folder of its own."""
+    ran = []
+    for path, text in KINDS[kind].pages(ROOT).items():
+        one = page(path, text)
+        if one.has_slow if slow else one.has_fast:
+            own = folder / path.replace("/", "-")
+            own.mkdir()
+            os.chdir(own)
+            ran += run_page(one, own, slow=slow)
+    return ran
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_of_generated_pages_run(kind, folder):
+    generated(kind, False, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_slow_blocks_of_generated_pages_run(kind, folder):
+    generated(kind, True, folder)
 
 
 TRICKY = """
