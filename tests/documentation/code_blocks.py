@@ -11,6 +11,7 @@ COMMANDS = ("console", "bash", "sh", "shell", "")
 """Languages of blocks whose lines are commands."""
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>```+|~~~+) *(?P<language>[\w+-]*)(?P<rest>[^`\n]*)$")
 _MARKER = re.compile(r"<!-- test: (.*?) -->")
+_PAGE_SKIPPED = re.compile(r"<!-- test: page (skip because .*?) -->")
 _REASON = "skip because "
 
 
@@ -39,11 +40,17 @@ class Block:
         return dict(word.split("=", 1) for word in words)
 
     @property
+    def added(self) -> list[str]:
+        """Words that are put behind every command."""
+        return [word for one in self.markers if one.startswith("add ") for word in one.split()[1:]]
+
+    @property
     def source(self) -> str:
         """The text with these values."""
         text = self.text
         for name, value in self.replaced.items():
-            changed = re.sub(rf"(?<![\w-])(--{name}[ =]|{name} ?=(?!=) ?)('[^']*'|[^\s,)]+)", rf"\g<1>{value}", text)
+            given = rf"(?<![\w-])(--{name}[ =]|{name} ?=(?!=) ?)(\[[^]]*\]|'[^']*'|[^\s,)]+)"
+            changed = re.sub(given, rf"\g<1>{value}", text)
             assert changed != text, f"line {self.line}: nothing is called {name} here, which `with` changes"
             text = changed
         return text
@@ -76,12 +83,12 @@ class Page:
 
 def page(name: str, text: str) -> Page:
     """The blocks of a page, refusing markers that say nothing."""
-    all_slow = "<!-- test: page slow -->" in text
+    all_slow, skipped = "<!-- test: page slow -->" in text, _PAGE_SKIPPED.search(text)
     blocks, lines, pending, place = [], text.splitlines(), "", 0
     while place < len(lines):
         opened = _FENCE.match(lines[place])
         if opened is None:
-            if marker := _MARKER.search(lines[place]):
+            if (marker := _MARKER.search(lines[place])) and not marker[1].startswith("page "):
                 pending = f"{pending}, {marker[1]}" if pending else marker[1]
             elif lines[place].strip():
                 pending = ""
@@ -92,7 +99,7 @@ def page(name: str, text: str) -> Page:
         while place < len(lines) and lines[place].strip() != opened["fence"]:
             place += 1
         inside = textwrap.dedent("\n".join(lines[first:place]))
-        markers = _markers(pending, f"{name}, line {first}")
+        markers = _markers(pending if skipped is None else skipped[1], f"{name}, line {first}")
         slow = all_slow or "slow" in markers or any(one.startswith("needs=") for one in markers)
         blocks.append(Block(opened["language"], inside + "\n", first, markers, slow))
         pending, place = "", place + 1
@@ -102,8 +109,8 @@ def page(name: str, text: str) -> Page:
 def _markers(text: str, where: str) -> tuple[str, ...]:
     """A reason may have commas of its own, so it comes last."""
     before, reason, why = text.partition(_REASON)
-    found = [one.strip() for one in before.split(",") if one.strip() and one.strip() != "page slow"]
-    names = ("setup=", "needs=", "file=", "status=", "raises=", "with ")
+    found = [one for one in re.split(r",\s+", before.rstrip(", ")) if one and one != "page slow"]
+    names = ("setup=", "needs=", "file=", "status=", "raises=", "with ", "add ")
     wrong = [one for one in found if one != "slow" and not one.startswith(names)]
     assert not wrong, f"{where}: expected a marker of CONTRIBUTING.md, found {wrong}"
     assert not reason or len(why) > 5, f"{where}: expected a reason after `skip because`"

@@ -81,7 +81,7 @@ def _run_commands(block: Block) -> None:
         if not words:
             continue
         expected = status if place == len(lines) else 0
-        code, said = _command(words)
+        code, said = _command([*words, *block.added] if words[0] == "cloister" else words)
         assert code == expected, f"`{line}` ended with status {code}: {said}"
 
 
