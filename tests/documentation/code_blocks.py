@@ -10,8 +10,9 @@ from pathlib import Path
 COMMANDS = ("console", "bash", "sh", "shell", "")
 """Languages of blocks whose lines are commands."""
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>```+|~~~+) *(?P<language>[\w+-]*)(?P<rest>[^`\n]*)$")
-_MARKER = re.compile(r"<!-- test: (.*?) -->")
-_PAGE_SKIPPED = re.compile(r"<!-- test: page (skip because .*?) -->")
+_MARKER = re.compile(r"^ *<!-- test: (.*?) --> *$")
+_PAGE_SLOW = re.compile(r"^ *<!-- test: page slow --> *$", re.MULTILINE)
+_PAGE_SKIPPED = re.compile(r"^ *<!-- test: page (skip because .*?) --> *$", re.MULTILINE)
 _REASON = "skip because "
 
 
@@ -83,12 +84,12 @@ class Page:
 
 def page(name: str, text: str) -> Page:
     """The blocks of a page, refusing markers that say nothing."""
-    all_slow, skipped = "<!-- test: page slow -->" in text, _PAGE_SKIPPED.search(text)
+    all_slow, skipped = bool(_PAGE_SLOW.search(text)), _PAGE_SKIPPED.search(text)
     blocks, lines, pending, place = [], text.splitlines(), "", 0
     while place < len(lines):
         opened = _FENCE.match(lines[place])
         if opened is None:
-            if (marker := _MARKER.search(lines[place])) and not marker[1].startswith("page "):
+            if (marker := _MARKER.match(lines[place])) and not marker[1].startswith("page "):
                 pending = f"{pending}, {marker[1]}" if pending else marker[1]
             elif lines[place].strip():
                 pending = ""

@@ -1,4 +1,4 @@
-"""Data in other forms: `dataset` has columns, as those of Hugging Face have; pets/ has a folder of pictures per client."""
+"""Data in other forms: `dataset` has columns, as those of Hugging Face have; pets/ has pictures by client and pet."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def prepare(folder: Path, names: dict[str, Any]) -> None:
             place = folder / "pets" / client / pet
             place.mkdir(parents=True, exist_ok=True)
             for number in range(4):
-                pixels = random.integers(0, 256, (40, 48, 3), dtype=np.uint8)
+                pixels = random.integers(0, 256, (32, 32, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(place / f"{number}.png")
