@@ -14,7 +14,7 @@ from site_pages.method_pages import grouped
 Nav = list[dict[str, Any]]
 _FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 FOLDERS = {"concepts": "Concepts", "howto": "How-to", "coming-from": "Coming from"}
-"""Folders of hand-written pages that come first, in this order; others follow by their names."""
+"""Folders of hand-written pages that come after the first page and start/; others follow by their names."""
 EVIDENCE = ("speed", "audit", "mutants", "torture", "rounded-noise", "theory", "papers")
 REFERENCE = ("commands", "keys", "federation", "examples", "experiments", "experiments-papers")
 FILES = ("experiment-files", "best-files", "paper-files")
@@ -23,12 +23,11 @@ FILES = ("experiment-files", "best-files", "paper-files")
 def nav(folder: Path, generated: Mapping[str, str]) -> Nav:
     """All pages: those under `folder`, and generated ones by path."""
     written = {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in folder.rglob("*.md")}
-    found: Nav = [{"Start": "index.md"}] if "index.md" in written else []
-    own = sorted({path.split("/")[0] for path in written if "/" in path}, key=_place)
-    single = [path for path in written if "/" not in path and path != "index.md"]
-    found += [{_title(path, written[path]): path} for path in _ordered(single, written)]
-    found += [_section(one, written) for one in own]
-    return [*found, *_generated(generated)]
+    first = [path for path in written if "/" not in path or path.startswith("start/")]
+    rest = _ordered((path for path in first if path != "index.md"), written)
+    own = sorted({path.split("/")[0] for path in written if path not in first}, key=_place)
+    start = {"Start": ["index.md", *({_title(path, written[path]): path} for path in rest)]}
+    return [start, *(_section(one, written) for one in own), *_generated(generated)]
 
 
 def _place(folder: str) -> tuple[int, str]:
