@@ -72,7 +72,7 @@ def _package(page: str, path: str) -> str:
         from cloister.methods import CATALOGUE
 
         parts.append("Each has a [page of its own](../../methods/index.md): its idea, its guarantee and its curve.\n")
-        parts += [_entry(_canonical(function)) for function in CATALOGUE.values()]
+        parts += [_entry(_canonical(function), full_path=False) for function in CATALOGUE.values()]
     for name in module.__all__:
         value = getattr(module, name)
         if inspect.ismodule(value):
@@ -103,8 +103,8 @@ def _canonical(value: Any) -> str:
     return f"{value.__module__}.{value.__qualname__}"
 
 
-def _entry(name: str) -> str:
-    return f"::: {name}\n    options:\n      heading_level: 3\n"
+def _entry(name: str, full_path: bool = True) -> str:
+    return f"::: {name}\n    options:\n      show_root_full_path: {str(full_path).lower()}\n"
 
 
 def _summary(value: Any) -> str:

@@ -47,8 +47,11 @@ class FlatArguments(griffe.Extension):
         signature = inspect.signature(found)
         hints = {} if flat else _hints(found)
         helps = {name: _help(hints.get(name, parameter.annotation)) for name, parameter in signature.parameters.items()}
-        if flat:
-            func.parameters = griffe.Parameters(*map(_parameter, signature.parameters.values()))
+        if flat or hints:
+            whole = [
+                one.replace(annotation=hints.get(name, one.annotation)) for name, one in signature.parameters.items()
+            ]
+            func.parameters = griffe.Parameters(*map(_parameter, whole))
         if any(helps.values()) and "Args:" not in func.docstring.value:
             lines = [f"    {name}: {text or 'see above'}." for name, text in helps.items() if text]
             func.docstring.value = "\n".join([func.docstring.value.rstrip(), "", "Args:", *lines])
@@ -77,21 +80,24 @@ def _help(annotation: Any) -> str:
 
 
 def _parameter(parameter: inspect.Parameter) -> griffe.Parameter:
-    has_default = parameter.default is not inspect.Parameter.empty
-    kind = _KINDS[parameter.kind]
     return griffe.Parameter(
         parameter.name,
         annotation=_type(parameter.annotation),
-        kind=kind,
-        default=repr(parameter.default) if has_default else None,
+        kind=_KINDS[parameter.kind],
+        default=None if parameter.default is inspect.Parameter.empty else _value(parameter.default),
     )
 
 
+def _value(default: Any) -> str:
+    """As one would write it; functions and other objects by their names."""
+    text = repr(default)
+    return text if not text.startswith("<") else getattr(default, "__name__", type(default).__name__)
+
+
 def _type(annotation: Any) -> str | None:
+    """Without what stands beside it, and without the modules of classes."""
     if annotation is inspect.Parameter.empty:
         return None
     plain = typing.get_args(annotation)[0] if hasattr(annotation, "__metadata__") else annotation
     text = plain.__name__ if inspect.isclass(plain) and not typing.get_args(plain) else str(plain)
-    for prefix in ("typing.", "collections.abc.", "pathlib.", "torch.nn.modules.module."):
-        text = text.replace(prefix, "")
-    return text
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z_]\w*)", "", text)
