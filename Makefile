@@ -1,6 +1,7 @@
-# Two commands do everything, installation included:
+# Three commands do everything, installation included:
 #   make demo    train on real digits: no privacy, epsilon 8, epsilon 2
 #   make test    lint, types, doctests, tests
+#   make docs    the documentation site, in build/site/index.html; built and read without a network
 # and others take longer:
 #   make test-all  the same, and tests that take minutes or need real data (CLOISTER_DATA)
 #   make test-flower  the tests over Flower, in an environment of their own (Flower pins what it needs); part of test-all
@@ -27,7 +28,7 @@ JOBS ?= $(CORES)
 SCALE ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-all test-flower test-minimal test-pythons release test-gpu mutants torture install benchmark benchmark-federation figures notebooks clean
+.PHONY: demo docs test test-all test-flower test-minimal test-pythons release test-gpu mutants torture install benchmark benchmark-federation figures notebooks clean
 
 install: $(VENV)/.installed
 
@@ -40,6 +41,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 demo: install
 	$(BIN)/cloister demo
+
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: install
 	$(BIN)/ruff check

@@ -92,16 +92,16 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=scheme)
         self._resize(width, height, phone)
         self.call("Page.navigate", url=page.resolve().as_uri())
-        self._until("document.readyState === 'complete' && 'drawn' in document.documentElement.dataset")
+        self.until("document.readyState === 'complete' && 'drawn' in document.documentElement.dataset")
         self._resize(width, int(self.ask("document.documentElement.scrollHeight")), phone)
-        self._until("Number(document.documentElement.dataset.drawn) === document.querySelectorAll('.plot').length")
+        self.until("Number(document.documentElement.dataset.drawn) === document.querySelectorAll('.plot').length")
         self._resize(width, int(self.ask("document.documentElement.scrollHeight")), phone)
         self.ask("new Promise(done => setTimeout(done, 500))")
 
     def _resize(self, width: int, height: int, phone: bool) -> None:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
 
-    def _until(self, condition: str) -> None:
+    def until(self, condition: str) -> None:
         for _ in range(600):
             if self.ask(condition):
                 return

@@ -2,6 +2,9 @@
 
 Fu, Chen & Han, "Adap DP-FL: differentially private federated learning with adaptive noise", TrustCom 2022.
 
+    g = (sum over the batch of clip(gradient of a sample, C) + N(0, z^2 C^2 I)) / L,  a step of Adam along it
+    repaired:  C <- alpha (sum over the batch of min(||gradient||, R) + noise) / L;   z <- noise_decay z at times
+
 Every client takes a step (or a few) in a round, by Adam, whose state it keeps. Its threshold follows the norms of its
 own samples' gradients; the printed recursion cuts norms at the threshold itself and drives it to zero, so that there
 are others beside it (`threshold`):

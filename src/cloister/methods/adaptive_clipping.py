@@ -2,6 +2,9 @@
 
 Andrew, Thakkar, McMahan & Ramaswamy, "Differentially private learning with adaptive clipping", NeurIPS 2021.
 
+    total = sum_i u_i min(1, S/||u_i||) + noise;  share = (sum_i (1{||u_i|| <= S} - 1/2) + noise) / (q N) + 1/2
+    S <- S exp(-clip_lr (share - quantile))
+
 Each client also says whether its update was within the clip; the noisy share of those moves the clip. The bit shares
 the noise's room with the update, (2 s_b)^-2 + z_u^-2 = z^-2: what is priced is z, for both together. By default the
 noise s_b on the count is a twentieth of the cohort, and at least 2 z.

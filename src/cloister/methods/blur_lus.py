@@ -3,6 +3,10 @@
 Cheng, Wang, Zhang & Chen, "Differentially private federated learning with local regularization and sparsification",
 CVPR 2022.
 
+    BLUR  local step: g = gradient of f_i(w) + blur_lambda 1{||w - w0|| > S} (w - w0)
+    LUS   of every layer keep the coordinates with the largest |gradient of f_i(w) * (w - w0)|, all others become 0
+    then  total = sum_i u_i min(1, S/||u_i||) + N(0, z^2 S^2 I);  w <- w + total / (q N)
+
 BLUR pulls a client back once it is further than the clipping radius S from where it started; LUS keeps, in every
 layer, the coordinates whose removal would change the client's loss most, |gradient * update|. Both happen on the
 client before the clip, and so cost no privacy. The mask is private: noise stays on all coordinates.

@@ -2,6 +2,8 @@
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar & Smith, "Federated optimization in heterogeneous networks", MLSys 2020; the
 clip and the noise are DP-FedAvg's.
+
+    local step: g = gradient of f_i(w) + mu (w - w0), with w0 the round's model and mu = proximal
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 Shi, Liu, Wei, Shen, Wang & Tao, "Make landscape flatter in differentially private federated learning", CVPR 2023,
 and the journal version with DP-FedSAM-top_k.
 
+    local step: w <- w - lr * gradient of f_i(w + e)
+    plain  e = rho g / ||g||        adaptive  e = rho w^2 g / || |w| g ||, elementwise, with g = gradient of f_i(w)
+
 A step goes down the gradient at w + e, where e = rho g/||g|| leads uphill (SAM); the authors' code runs the adaptive
 form, which is the default here, with momentum 0.5, weight decay 5e-4 and a learning rate that falls by 0.998 a round.
 

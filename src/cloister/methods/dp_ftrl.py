@@ -4,6 +4,8 @@ Kairouz, McMahan, Song, Thakkar, Thakurta & Xu, "Practical and private (deep) le
 ICML 2021 (tree); Choquette-Choo et al., "(Amplified) banded matrix factorization", NeurIPS 2023, with the square-root
 coefficients of Kalinin & Lampert, "Banded square root matrix factorization", NeurIPS 2024 (banded).
 
+    sums of all rounds: X + C^-1 Z in place of X + Z, with C lower-triangular and Z independent Gaussian noise
+
 Clients take turns (cohort = cyclic): each is in one round of a cycle. The model is a sum of all rounds, and its noise
 grows more slowly than with independent noise, at the same price.
 """

@@ -3,6 +3,8 @@
 Hu, Gong & Guo, "Federated learning with sparsified model perturbation: improving accuracy under client-level
 differential privacy", IEEE TMC 2023.
 
+    rand_k  total = sum_i clip((d/k) (mask * u_i), S) + N(0, z^2 S^2 I_k)       top_k  the same without d/k
+
 rand_k draws the mask before anybody looks at data, and scales what is kept by d/k before the clip. top_k takes the
 coordinates that change most in training on PUBLIC data. Neither mask depends on a client, so noise on the k numbers
 suffices.

@@ -5,6 +5,9 @@ epochs x R rounds, few local epochs and many rounds do best. Its models are in t
 pfl_mnist_cnn (ReLU or tempered sigmoids), scatter_linear and scatter_cnn on features = "scatter", and those of the
 authors' code, pfl_scatter_linear and pfl_scatter_cnn.
 
+    g = (sum over the batch of clip(gradient of a sample, C) + N(0, z^2 C^2 I)) / expected size of the batch
+    w <- mean over clients of their models after E local epochs
+
 The printed algorithm takes one mini-batch an "epoch"; what the authors ran is a full pass (local_epoch = "pass"). Their
 clients' data overlap, which multiplies what a sample loses: partition = "overlapping" has that, and its price.
 

@@ -38,6 +38,10 @@ def compare(
 ) -> Comparison:
     """Run every cell of a comparison, or what is left of it, and say what came of it.
 
+        found = cl.compare("experiments/digits-methods.toml", "runs/methods", seed=[0, 1, 2, 3, 4])
+        print(found.table("latex"))
+        found.paired("dp_fedsam", "dp_fedavg", epsilon=8.0).verdict
+
     Args:
         source: a file, as `cloister compare` takes it, or a mapping with what one would hold: the keys of a run, or
             epsilons, shared and methods.
@@ -45,10 +49,6 @@ def compare(
         jobs: how many runs at a time; "auto": as many as cores and memory allow.
         threads: of each.
         overrides: keys of every run. A list runs each of its values: seed=[0, 1, 2].
-
-        found = cl.compare("experiments/digits-methods.toml", "runs/methods", seed=[0, 1, 2, 3, 4])
-        print(found.table("latex"))
-        found.paired("dp_fedsam", "dp_fedavg", epsilon=8.0).verdict
     """
     comparison = Comparison(planned(source, overrides), Path(folder))
     for _ in comparison.run(jobs, threads=threads, progress=progress, quiet=quiet):
