@@ -132,6 +132,19 @@ def test_a_study_has_means_with_their_intervals(client, runs):
     assert "2 runs, verified when this page was loaded" in words
 
 
+def test_a_reproduction_has_the_papers_numbers_beside_ours(tmp_path):
+    train(tmp_path / "table" / "one")
+    (tmp_path / "table" / "reproduce.json").write_text("{}")
+    text = "# Table 1\n\n| row | paper | here |\n| --- | --- | --- |\n| <b>A | 82.20 | 36.39 |\n\n- Scale: tiny.\n"
+    (tmp_path / "table" / "reproduce.md").write_text(text)
+    client = owner(tmp_path)
+    assert "table reproduction 1" in words_of(client.get("/").text)
+    words = words_of(client.get("/study/table").text)
+    assert "Beside the paper row paper here <b>A 82.20 36.39 What is said of it Scale: tiny." in words
+    (tmp_path / "table" / "reproduce.md").write_text("| a | b |\n| c |\n")
+    assert "Beside the paper" not in client.get("/study/table").text
+
+
 def test_a_study_with_a_broken_run_shows_the_others(tmp_path):
     for seed in (0, 1):
         train(tmp_path / "study" / f"seed-{seed}", seed=seed)
