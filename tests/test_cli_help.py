@@ -49,22 +49,9 @@ def test_the_help_of_a_run_fits_a_screen(command):
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            "plan",
-            "keys",
-            "resume",
-            "show",
-            "report",
-            "studio",
-            "compare",
-            "demo",
-            "methods",
-            "tune",
-            "reproduce",
-            "landscape",
-        ),
+        *("plan", "keys", "resume", "show", "report", "compare", "demo", "methods", "tune", "reproduce", "landscape"),
         *("theory", "audit", "attack", "predict", "export", "keys new", "keys show", "serve", "join"),
-        *("publish", "certificate", "verify", "completion"),
+        *("publish", "certificate", "verify", "completion", "studio"),
         *("federation", "federation init", "federation terms", "federation trial", "federation status"),
     ],
 )

@@ -22,23 +22,9 @@ PRICING = ("numpy", "scipy", "dp_accounting", "safetensors")
 """What it takes to read a run and to price it."""
 
 COMMANDS = (
-    *(
-        "run",
-        "resume",
-        "plan",
-        "keys",
-        "show",
-        "report",
-        "studio",
-        "landscape",
-        "theory",
-        "methods",
-        "compare",
-        "tune",
-        "demo",
-    ),
+    *("run", "resume", "plan", "keys", "show", "report", "landscape", "theory", "methods", "compare", "tune", "demo"),
     *("audit", "attack", "predict", "export", "keys new", "keys show", "serve", "join"),
-    *("publish", "certificate", "verify", "completion", "reproduce"),
+    *("publish", "certificate", "verify", "completion", "reproduce", "studio"),
     *("federation", "federation init", "federation terms", "federation trial", "federation status"),
 )
 LIGHT = [
@@ -80,7 +66,7 @@ SLIPS = [
     *("attack", "attack nothing", "attack a b", "attack a --kind none"),
     *("keys new", "keys show", "keys show nothing.key", "keys new no/such/folder.key"),
     *("federation init", "federation terms", "federation trial", "federation status", "serve", "join"),
-    *("verify", "verify nothing", "publish", "publish a", "certificate", "certificate nothing"),
+    *("studio nothing", "verify", "verify nothing", "publish", "publish a", "certificate", "certificate nothing"),
     *("join https://a", "join https://a --data a --key k", "join https://a --data a --key k --limit few"),
 ]
 RUNNER = """

@@ -15,6 +15,8 @@ from studio_runs import ODD, all_kinds, owner, train
 import cloister as cl
 from cloister.studio.listing import Lister
 from cloister.studio.places import Places
+from conftest import toy_task
+from trained import task_of
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +134,19 @@ def test_a_study_has_means_with_their_intervals(client, runs):
     assert "2 runs, verified when this page was loaded" in words
 
 
+def test_a_reproduction_has_the_papers_numbers_beside_ours(tmp_path):
+    train(tmp_path / "table" / "one")
+    (tmp_path / "table" / "reproduce.json").write_text("{}")
+    text = "# Table 1\n\n| row | paper | here |\n| --- | --- | --- |\n| <b>A | 82.20 | 36.39 |\n\n- Scale: tiny.\n"
+    (tmp_path / "table" / "reproduce.md").write_text(text)
+    client = owner(tmp_path)
+    assert "table reproduction 1" in words_of(client.get("/").text)
+    words = words_of(client.get("/study/table").text)
+    assert "Beside the paper row paper here <b>A 82.20 36.39 What is said of it Scale: tiny." in words
+    (tmp_path / "table" / "reproduce.md").write_text("| a | b |\n| c |\n")
+    assert "Beside the paper" not in client.get("/study/table").text
+
+
 def test_a_study_with_a_broken_run_shows_the_others(tmp_path):
     for seed in (0, 1):
         train(tmp_path / "study" / f"seed-{seed}", seed=seed)
@@ -177,6 +192,36 @@ def test_nothing_is_written_anywhere_in_the_folder(client, runs):
     for address in (*pages, "/api/follow/one", "/api/list", "/api/agreement/one"):
         assert client.get(address).status_code == 200
     assert state() == before
+
+
+def test_runs_of_every_kind_are_shown(tmp_path):
+    """Samples with budgets of their own, no privacy at all, and another metric than accuracy."""
+    samples = cl.methods.pfl(clip_norm=1.0, batch_size=4, lr=0.1)
+    epsilons = [2.0 + client for client in range(8)]
+    usual = {"rounds": 2, "engine": "loop", "cohort": cl.full()}
+    recorded = ["norms", "gradients", "clipping", "thresholds"]
+    more = {"epsilon": epsilons, "delta": 1e-2, "record": recorded}
+    cl.run(samples, toy_task(), folder=tmp_path / "samples", **more, **usual)
+    plain = cl.methods.fedavg(lr=0.1, local_steps=1)
+    cl.run(plain, toy_task(), folder=tmp_path / "plain", **usual)
+    cl.run(plain, task_of("regression"), folder=tmp_path / "regression", **usual)
+    client = owner(tmp_path)
+    for name in ("samples", "plain", "regression"):
+        page = client.get(f"/run/{name}").text
+        (_, news), (last, _) = events_of(client.get(f"/api/follow/{name}").text)
+        assert last == "end"
+        assert [line["round"] for line in news["lines"]] == [1, 2]
+        assert ("promises nothing to anybody" in page) == (name != "samples")
+        if name == "samples":
+            assert json.loads(html.unescape(re.search(r'data-fixed="(.*?)"', page)[1]))["budgets"] == [2.0, 9.0]
+            assert [(one["of"], one["clip"]) for one in news["measured"]] == [("gradients", 1.0)] * 2
+            assert all(one["mean"] > 0 for one in news["measured"])
+        else:
+            assert all(line["epsilon"] is None for line in news["lines"])
+            assert "no bound" not in page
+    assert news["metric"] not in ("accuracy", None)
+    assert client.get("/").status_code == 200
+    assert client.get("/overlay?run=samples&run=plain&run=regression").status_code == 200
 
 
 @pytest.mark.parametrize("which", ["run", "study", "nothing", "empty"])

@@ -145,7 +145,7 @@ def _pages(app: FastAPI, studio: Studio) -> None:
     def study(name: str) -> Response:
         path = studio.places.inside(name)
         values = page_values(studio.studies.of([path]))
-        more: dict[str, Any] = {"table": reproduced(path), "command": study_command(path), "report": f"/report/{name}"}
+        more: dict[str, Any] = {"paper": reproduced(path), "command": study_command(path), "report": f"/report/{name}"}
         listed = studio.lister.study(path)
         return studio.page("study.html.j2", title=path.name, tab="runs", rows=listed.runs, **more, **values)
 
@@ -158,7 +158,7 @@ def _pages(app: FastAPI, studio: Studio) -> None:
         values = page_values(studio.studies.of(paths))
         title = f"{len(names)} run{'' if len(names) == 1 else 's'}, overlaid"
         rows = [studio.lister.row(path) for path in paths]
-        more: dict[str, Any] = {"table": [], "command": "", "report": None}
+        more: dict[str, Any] = {"paper": None, "command": "", "report": None}
         return studio.page("study.html.j2", title=title, tab="runs", rows=rows, **more, **values)
 
     @app.get("/planner")

@@ -106,10 +106,18 @@ def _intervals(study: Study) -> Table | None:
     return Table(head, tuple(rows), colors, frozenset({2, 3, 4, 5}), notes) if rows else None
 
 
-def reproduced(path: Path) -> list[str]:
-    """What `cloister reproduce` wrote into a folder, as lines of its table; none where there is no such file."""
+def reproduced(path: Path) -> tuple[Table, list[str]] | None:
+    """What `cloister reproduce` wrote into a folder: the paper's numbers beside ours, and what is said of them."""
     file = path / "reproduce.md"
-    return file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+    if not file.is_file():
+        return None
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    cells = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines if line.startswith("|")]
+    rows = [row for row in cells if not all(set(cell) <= set("-: ") for cell in row)]
+    notes = [line.removeprefix("- ") for line in lines if line and not line.startswith(("|", "#"))]
+    if not rows or len({len(row) for row in rows}) != 1:
+        return None
+    return Table(rows[0], tuple(rows[1:])), notes
 
 
 def study_command(path: Path) -> str:

@@ -3,7 +3,7 @@ import { asked, byId } from "./page.js";
 import { draw } from "./charts.js";
 
 const form = byId("plan"), keys = [...form.querySelectorAll(".key")];
-const WAIT = 120;  // milliseconds without a change before anything is asked
+const WAIT = 60;  // milliseconds without a change before anything is asked
 const SLOW = 400;  // milliseconds without an answer before a quick bound is asked for
 let asking = null, waiting = 0;
 
