@@ -61,7 +61,7 @@ def quoted() -> list[str]:
 
 def pieces(message: str) -> list[str]:
     """What stands in the source: between …, and where `errors.expect` puts its parts together."""
-    parts = re.split(r"…|, found |: |\(|\)|^Expected ", message)
+    parts = re.split(r"…|, found | to be |: |\(|\)|^Expected ", message)
     return [part.strip(" .") for part in parts if len(part.strip(" .")) > 5]
 
 
