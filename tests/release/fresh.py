@@ -41,7 +41,7 @@ def try_wheel(wheel: Path, place: Path) -> list[str]:
     folder = place / "folder"
     folder.mkdir()
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    own |= {"CLOISTER_DATA": str(place / "data"), "OMP_NUM_THREADS": "1"}
+    own |= {"CLOISTER_DATA": str(place / "data"), "XDG_CACHE_HOME": str(place / "cache"), "OMP_NUM_THREADS": "1"}
     wrong = []
     for words in COMMANDS:
         started = time.monotonic()
