@@ -9,11 +9,18 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+import time
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from cloister.errors import Note
+
+SILENT_WAIT, LONGEST_WAIT = 5.0, 600.0
+"""Seconds for which another process is waited for: without a word, and at all."""
+_BETWEEN_TRIES = 0.1
 _MOST = 1000
 """Choices that a file keeps; the oldest make room."""
 
@@ -69,12 +76,28 @@ class DiskCache:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(self.path.with_name(f"{self.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX)
+                self._wait_for(lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB))
             except OSError:
                 os.close(file)
                 raise
             return file
         return None
+
+    def _wait_for(self, lock: Callable[[], None]) -> None:
+        """Until it is ours. A stopped process keeps its lock for ever: whoever waits is told, and goes on at last."""
+        for tries in range(round(LONGEST_WAIT / _BETWEEN_TRIES)):
+            try:
+                return lock()
+            except BlockingIOError:
+                if tries == round(SILENT_WAIT / _BETWEEN_TRIES):
+                    warnings.warn(
+                        "another process is choosing an engine, and is waited for; if it was stopped, end it, or name "
+                        "an engine (engine = vectorized)",
+                        Note,
+                        stacklevel=2,
+                    )
+                time.sleep(_BETWEEN_TRIES)
+        return lock()
 
     def _kept(self) -> dict[str, Any]:
         try:
