@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import cloister as cl
 def prepare(folder: Path, names: dict[str, Any]) -> None:
     task = cl.data.digits(clients=60)
     for seed, name in enumerate(("b", "a")):
+        shutil.rmtree(folder / "runs" / name, ignore_errors=True)
         method = cl.methods.dp_fedavg(clip_norm=1.0, lr=1.0, local_steps=2)
         names["run"] = cl.run(
             method,
