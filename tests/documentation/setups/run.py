@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
-import cloister as cl
+from cloister.runs.config import build
+
+KEYS = {
+    "method": "dp_fedavg",
+    "clip_norm": 1.0,
+    "lr": 1.0,
+    "local_steps": 2,
+    "data": "digits",
+    "clients": 60,
+    "cohort": "poisson",
+    "sampling_rate": 0.5,
+    "rounds": 3,
+    "epsilon": 4.0,
+    "delta": 1e-3,
+    "engine": "vectorized",
+}
 
 
-def prepare(folder: Path, names: dict[str, Any]) -> None:
-    task = cl.data.digits(clients=60)
+def prepare(folder: Path, names: dict[str, Any], **more: Any) -> None:
+    """As `cloister run` would, so that a config is kept with each."""
     for seed, name in enumerate(("b", "a")):
-        method = cl.methods.dp_fedavg(clip_norm=1.0, lr=1.0, local_steps=2)
-        names["run"] = cl.run(
-            method,
-            task,
-            rounds=3,
-            cohort=cl.poisson(0.5),
-            epsilon=4.0,
-            delta=1e-3,
-            seed=seed,
-            engine="vectorized",
-            folder=folder / "runs" / name,
-        )
+        shutil.rmtree(folder / "runs" / name, ignore_errors=True)
+        made = build({**KEYS, "seed": seed, **more})
+        names["run"] = made.start(folder=folder / "runs" / name, config=made.toml, progress=False)
