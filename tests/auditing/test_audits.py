@@ -204,3 +204,11 @@ def test_one_run_with_canaries_on_data_of_ones_own_bounds_what_is_certified(monk
 def test_secure_randomness_is_audited_too():
     found = audit(cl.methods.dp_fedavg(**LOCAL), epsilon=4.0, trials=2000, secure_rng=True)
     assert replace(found, confirmation=None).lower > 1
+
+
+def test_the_file_of_a_run_can_be_audited_although_it_names_a_model():
+    from cloister.auditing.keys import audit_of
+
+    keys = {"method": "dp_fedavg", "clip_norm": 1.0, "local_steps": 1, "data": "digits", "clients": 20}
+    more = {"model": "mlp", "hidden": 8, "rounds": 1, "epsilon": 2.0, "delta": 1e-3}
+    assert not audit_of({**keys, **more}, trials=200).exposed
