@@ -31,12 +31,9 @@ class Tab(chromium.Browser):
         self.call("Emulation.setEmulatedMedia", features=scheme)
         self._resize(width, 900, phone)
         self.call("Page.navigate", url="about:blank")
-        self._until("location.href === 'about:blank'")
+        self.until("location.href === 'about:blank'")
         self.call("Page.navigate", url=self.address + page)
-        self._until("document.readyState === 'complete' && location.href !== 'about:blank'")
-
-    def until(self, condition: str) -> None:
-        self._until(condition)
+        self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     def press(self, key: str, code: int, **more: object) -> None:
         about = {"key": key, "code": key, "windowsVirtualKeyCode": code, **more}
