@@ -202,6 +202,7 @@ def test_everything_can_be_done_by_keyboard(tab):
     tab.press("Enter", 13)
     tab.until("document.querySelector('h1')?.textContent === 'study'")
     tab.visit("/run/one")
+    tab.until("document.querySelector('#bytes .plot')?.data?.length > 0")  # figures come after the page
     reached(tab, lambda name: name == "Numbers")
     tab.press("Enter", 13)
     tab.until("document.querySelectorAll('#score .numbers[open] td').length > 0")
