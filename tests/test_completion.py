@@ -136,6 +136,20 @@ def test_odd_words_are_no_errors(line):
     offered(line)
 
 
+def test_config_files_that_cannot_be_read_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe.toml")  # which nobody writes into: whoever reads it waits
+    Path("deep.toml").write_text("a=" + "[" * 100_000)
+    Path("large.toml").write_text('method = "pfl"\n' + "#" * 2**20)
+    for name in ("pipe", "deep", "large", "missing"):
+        assert "method=" in offered(f"run {name}.toml ")
+
+
+def test_names_with_line_breaks_are_not_offered(runs):
+    (runs / "runs" / "a\n$(touch made)").mkdir()
+    assert not [one for one in offered("show runs/") if "touch" in one]
+
+
 def test_bash_replaces_what_follows_the_sign(runs):
     (runs / "runs" / "my run").mkdir()
     (runs / "runs" / "my run" / "description.json").touch()
@@ -202,6 +216,19 @@ def test_bash_gets_what_it_asks_for(runs, program, line, expected):
         'COMP_POINT=${#COMP_LINE}; _cloister_completion cloister; printf "%s\\n" "${COMPREPLY[@]}"'
     )
     assert in_shell("bash", script, program, runs) == expected
+
+
+def test_bash_leaves_names_escaped_where_they_match_files(runs, program):
+    for name in ("$(touch made)", "a*b"):
+        (runs / "runs" / name).mkdir()
+        (runs / "runs" / name / "description.json").touch()
+    script = (
+        "source <(cloister completion bash); shopt -s nullglob; COMP_LINE='cloister show runs/'; "
+        'COMP_POINT=${#COMP_LINE}; _cloister_completion cloister; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    found = in_shell("bash", script, program, runs)
+    assert {r"runs/\$\(touch\ made\)", r"runs/a\*b"} <= set(found)
+    assert not (runs / "made").exists()
 
 
 def test_fish_gets_what_it_asks_for(runs, program):

@@ -107,3 +107,27 @@ def test_addresses_of_pages_name_no_other_host(runs):
         assert "//" not in page.replace("http://www.w3.org", "").replace(ADDRESS, "").split("<body>")[0]
         assert 'src="http' not in page
         assert 'href="http' not in page
+
+
+@pytest.mark.parametrize(
+    ("site", "mode", "status"),
+    [
+        *(("same-site", "no-cors", 403), ("cross-site", "no-cors", 403), ("same-site", "cors", 403)),
+        *(("same-origin", "cors", 200), ("none", "navigate", 200), ("same-site", "navigate", 200)),
+    ],
+)
+def test_pages_of_other_ports_can_ask_for_nothing(runs, site, mode, status):
+    """To cookies all ports of a machine are one site."""
+    sent = {"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": "document" if mode == "navigate" else ""}
+    assert owner(runs).get("/api/list", headers=sent).status_code == status
+
+
+def test_whoever_takes_the_token_of_a_browser_is_shut_out_when_the_browser_comes(runs):
+    thief, access = stranger(runs)
+    once = access.one_time_token()
+    assert thief.get("/", params={"token": once}).status_code == 303
+    assert thief.get("/").status_code == 200
+    assert "found one that was" in thief.get("/", params={"token": once}, headers={"cookie": ""}).text
+    assert thief.get("/").status_code == 401
+    assert thief.get("/", params={"token": access.token}).status_code == 303
+    assert thief.get("/").status_code == 200

@@ -31,12 +31,9 @@ class Tab(chromium.Browser):
         self.call("Emulation.setEmulatedMedia", features=scheme)
         self._resize(width, 900, phone)
         self.call("Page.navigate", url="about:blank")
-        self._until("location.href === 'about:blank'")
+        self.until("location.href === 'about:blank'")
         self.call("Page.navigate", url=self.address + page)
-        self._until("document.readyState === 'complete' && location.href !== 'about:blank'")
-
-    def until(self, condition: str) -> None:
-        self._until(condition)
+        self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     def press(self, key: str, code: int, **more: object) -> None:
         about = {"key": key, "code": key, "windowsVirtualKeyCode": code, **more}
@@ -205,6 +202,7 @@ def test_everything_can_be_done_by_keyboard(tab):
     tab.press("Enter", 13)
     tab.until("document.querySelector('h1')?.textContent === 'study'")
     tab.visit("/run/one")
+    tab.until("document.querySelector('#bytes .plot')?.data?.length > 0")  # figures come after the page
     reached(tab, lambda name: name == "Numbers")
     tab.press("Enter", 13)
     tab.until("document.querySelectorAll('#score .numbers[open] td').length > 0")

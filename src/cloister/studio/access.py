@@ -3,6 +3,11 @@
 The page is for whoever started it. Others on the same machine can reach the port, and so can any site that is open in
 the same browser. The former lack the token. The latter could have a name of theirs resolve to 127.0.0.1, so that only
 loopback names are answered; and their requests come without the cookie, which is SameSite=Strict.
+
+To a browser all ports of this machine are one site. A page of another port is told apart by Sec-Fetch-Site, and can
+ask for nothing but to be left for this one. Its server, though, is sent the cookie together with its own: a browser
+that opens a page which another user of this machine serves tells that user the cookie. No attribute of cookies
+prevents that without TLS.
 """
 
 from __future__ import annotations
@@ -38,6 +43,11 @@ _NO_TOKEN = (
     "address in this browser.\n"
 )
 _OTHER_HOST = "Expected a request to this machine by a loopback name, found another host: open the printed address.\n"
+_OTHER_PAGE = "Expected a request of this page, found one of another site or port: open the printed address.\n"
+_USED = (
+    "Expected a token that nobody has used, found one that was: every page is closed now, in case somebody else has "
+    "used it. Open the address that `cloister studio` printed.\n"
+)
 _ONLY_GET = "Expected GET, found {}: this page shows runs and changes nothing.\n"
 
 
@@ -48,12 +58,16 @@ class Access:
         self._app = app
         self.token = secrets.token_urlsafe(24)
         self._once: set[str] = set()
+        self._used: set[str] = set()
         self._session = secrets.token_urlsafe(24)
         self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
         self._cookie = f"cloister-studio-{port}"  # cookies are shared by all ports of a host
 
     def one_time_token(self) -> str:
-        """A token for one exchange: other users of this machine can read the words that a browser is started with."""
+        """A token for one exchange: other users of this machine can read the words that a browser is started with.
+
+        One of them may be faster than the browser. Then the browser comes second, and whoever was first is shut out.
+        """
         token = secrets.token_urlsafe(24)
         self._once.add(token)
         return token
@@ -72,16 +86,23 @@ class Access:
             await self._exchange(given, send)
         elif not self._knows(value for name, value in headers if name == b"cookie"):
             await _answer(send, 401, _NO_TOKEN)
+        elif _is_of_another_page(dict(headers)):
+            await _answer(send, 403, _OTHER_PAGE)
         elif scope["method"] != "GET":
             await _answer(send, 405, _ONLY_GET.format(scope["method"]), {"allow": "GET"})
         else:
             await self._app(scope, receive, _with_headers(send))
 
     async def _exchange(self, given: list[str], send: Send) -> None:
+        if any(_same(token, given[0]) for token in self._used):
+            self._session = secrets.token_urlsafe(24)
+            await _answer(send, 401, _USED)
+            return
         found = [token for token in (self.token, *self._once) if _same(token, given[0])]
         if len(given) != 1 or not found:
             await _answer(send, 401, _NO_TOKEN)
             return
+        self._used |= self._once & set(found)
         self._once -= set(found)
         cookie = f"{self._cookie}={self._session}; HttpOnly; SameSite=Strict; Path=/"
         await _answer(send, 303, "", {"set-cookie": cookie, "location": "/"})
@@ -95,6 +116,13 @@ class Access:
             if found is not None and _same(self._session, found.value):
                 return True
         return False
+
+
+def _is_of_another_page(headers: dict[bytes, str]) -> bool:
+    """Whether a browser says that something of another origin asks, other than a link that somebody follows."""
+    if headers.get(b"sec-fetch-site", "none") in ("none", "same-origin"):
+        return False
+    return (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) != ("navigate", "document")
 
 
 def _words(scope: Scope) -> dict[str, list[str]]:

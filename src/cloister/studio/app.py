@@ -22,11 +22,11 @@ from cloister.errors import CloisterError
 from cloister.privacy.certificate_text import round_up
 from cloister.runs.metric_text import figure
 from cloister.studio import planner_page, static
-from cloister.studio.listing import Lister
-from cloister.studio.places import NotThere, Places
+from cloister.studio.listing import Lister, Row
+from cloister.studio.places import DAMAGED, NotThere, Places
 from cloister.studio.plan_process import PlanProcess, Stale
 from cloister.studio.run_view import Follower, RunView, agreement
-from cloister.studio.study_view import Studies, page_values, reproduced, study_command
+from cloister.studio.study_view import Studies, damaged, page_values, reproduced, study_command
 
 _OFTEN = 0.5
 """Seconds between two looks at the files of a run that is followed."""
@@ -34,6 +34,14 @@ _QUIET = 15.0
 """Seconds after which a stream says that it is still there."""
 _MOST_RUNS = 200
 """So many runs can be selected by an address."""
+
+
+class Json(JSONResponse):
+    """JSON in ASCII: what files hold may not be UTF-8."""
+
+    def render(self, content: Any) -> bytes:
+        """As bytes."""
+        return json.dumps(content, allow_nan=False).encode()
 
 
 class Studio:
@@ -58,16 +66,24 @@ class Studio:
             lstrip_blocks=True,
             undefined=jinja2.StrictUndefined,
         )
-        self._templates.filters |= {"epsilon": _epsilon, "score": _score, "date": _date}
+        filters: dict[str, Any] = {"spent": _spent, "score": _score, "date": _date}
+        self._templates.filters |= filters
         self._templates.globals |= {"version": __version__, "folder": str(folder), "colors": 7}
 
     def page(self, template: str, status: int = 200, **values: Any) -> HTMLResponse:
         """A page of HTML."""
-        return HTMLResponse(self._templates.get_template(template).render(**values), status)
+        text = self._templates.get_template(template).render(**values)
+        return HTMLResponse(text.encode(errors="replace"), status)
 
 
 def _epsilon(value: float | None, private: bool = True) -> str:
     return round_up(value) if value is not None else "no bound" if private else "-"
+
+
+def _spent(row: Row) -> str:
+    words = _epsilon(row.epsilon, row.delta is not None)
+    more = row.at_least and row.state == "interrupted" and row.epsilon is not None and row.delta is not None
+    return f"more than {words}" if more else words
 
 
 def _score(row: Any) -> str:
@@ -75,7 +91,10 @@ def _score(row: Any) -> str:
 
 
 def _date(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
+    try:
+        return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):  # after the year 9999
+        return "-"
 
 
 def app_of(studio: Studio) -> FastAPI:
@@ -86,7 +105,7 @@ def app_of(studio: Studio) -> FastAPI:
         yield
         await asyncio.gather(studio.exact.end(), studio.quick.end())
 
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan, default_response_class=Json)
     _errors(app, studio)
     _pages(app, studio)
     _values(app, studio)
@@ -99,7 +118,7 @@ def _errors(app: FastAPI, studio: Studio) -> None:
 
     def told(request: Request, status: int, words: str) -> Response:
         if request.url.path.startswith("/api/"):
-            return JSONResponse({"error": words}, status)
+            return Json({"error": words}, status)
         return studio.page("message.html.j2", status, title="Not shown", words=words, tab="")
 
     @app.exception_handler(CloisterError)
@@ -109,6 +128,12 @@ def _errors(app: FastAPI, studio: Studio) -> None:
     @app.exception_handler(OSError)
     async def unreadable(request: Request, error: OSError) -> Response:
         return told(request, 422, f"Expected to read files, found {error}: check the path and the disk.")
+
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        return told(request, 422, damaged(error))
+
+    for kind in DAMAGED:
+        app.add_exception_handler(kind, unforeseen)
 
     @app.exception_handler(HTTPException)
     async def no_address(request: Request, error: HTTPException) -> Response:
@@ -178,7 +203,7 @@ def _values(app: FastAPI, studio: Studio) -> None:
             row.name: {
                 "state": row.state,
                 "score": _score(row),
-                "epsilon": _epsilon(row.epsilon, row.delta is not None),
+                "epsilon": _spent(row),
                 "rounds": f"{row.rounds} of {row.planned}",
             }
             for row in found.runs
@@ -216,8 +241,8 @@ def _values(app: FastAPI, studio: Studio) -> None:
         except Stale:
             return Response(status_code=204)
         except CloisterError as error:
-            return JSONResponse({"error": str(error)})
-        return JSONResponse({**found, "command": command(values)})
+            return Json({"error": str(error)})
+        return Json({**found, "command": command(values)})
 
 
 async def _followed(studio: Studio, path: Path, follower: Follower) -> AsyncIterator[str]:
@@ -227,16 +252,20 @@ async def _followed(studio: Studio, path: Path, follower: Follower) -> AsyncIter
         try:
             news = await run_in_threadpool(follower.news)
             row = await run_in_threadpool(studio.lister.row, path)
+            state = {"state": row.state, "certificate": (path / "certificate.json").is_file()}
+            event = _event("news", {**(news or {}), **state})
         except (CloisterError, OSError) as error:
             yield _event("problem", {"words": str(error)})
             return
-        state = {"state": row.state, "certificate": (path / "certificate.json").is_file()}
+        except DAMAGED as error:
+            yield _event("problem", {"words": damaged(error)})
+            return
         if row.state == "broken":
             yield _event("problem", {"words": row.reason})
             return
         if news is not None or json.dumps(state) != said:
             quiet, said = 0.0, json.dumps(state)
-            yield _event("news", {**(news or {}), **state})
+            yield event
         if row.state == "ended":
             yield _event("end", state)
             return

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from cloister.errors import CloisterError
+from cloister.privacy.certificate_text import round_up
 from cloister.privacy.description import RunDescription
 from cloister.runs.files import read_json
 from cloister.runs.folder import RunFolder, is_publication
+from cloister.runs.metric_text import figure
 from cloister.runs.scores import watched_in
-from cloister.studio.places import Places
+from cloister.studio.places import DAMAGED, Places
 from cloister.studio.tail import Line, Writers, last_lines
 
 DEEPEST = 3
@@ -42,6 +44,8 @@ class Row:
     score: float | None = None
     epsilon: float | None = None
     """Spent so far; None without a bound."""
+    at_least: bool = False
+    """Whether the ledger has charges for a round that has no line yet: more was spent then."""
     budget: float | None = None
     delta: float | None = None
     rounds: int = 0
@@ -99,7 +103,7 @@ class Lister:
         for path in _below(root):
             outside = self.places.outside(path)
             if outside is not None:
-                others.append((self.places.name(path), outside))
+                others.append((self.places.shown(path), outside))
             elif is_publication(path):
                 others.append((self.places.name(path), _PUBLISHED))
             elif (path / "description.json").exists():
@@ -115,17 +119,19 @@ class Lister:
 
     def study(self, path: Path) -> StudyRow:
         """A folder and all runs inside."""
-        runs = tuple(self.row(one) for one in self._runs(path, 0))
+        runs = tuple(self.row(one) for one in self._runs(path, 0, set()))
         return StudyRow(self.places.name(path), _kind(path) or "folder", runs)
 
-    def _runs(self, path: Path, depth: int) -> Iterator[Path]:
+    def _runs(self, path: Path, depth: int, seen: set[Path]) -> Iterator[Path]:
+        """Each folder once: links that lead upwards would multiply them."""
         for one in _below(path):
-            if self.places.outside(one) is not None:
+            if one.resolve() in seen or self.places.outside(one) is not None:
                 continue
+            seen.add(one.resolve())
             if (one / "description.json").exists():
                 yield one
             elif depth + 1 < DEEPEST:
-                yield from self._runs(one, depth + 1)
+                yield from self._runs(one, depth + 1, seen)
 
     def row(self, path: Path) -> Row:
         """One run."""
@@ -144,12 +150,24 @@ class Lister:
         try:
             description = RunFolder.open(path).description()
             lines = last_lines(path / "metrics.jsonl")
-            return Row(name, written=written, **_digest(path, description, lines))
+            return _expect_shown(Row(name, written=written, **_digest(path, description, lines)))
         except CloisterError as error:
             return Row(name, "broken", str(error), written=written)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, *DAMAGED) as error:
             reason = f"Expected the files of a run in {path}, found {type(error).__name__} ({error}): restore them."
             return Row(name, "broken", reason, written=written)
+
+
+def _expect_shown(row: Row) -> Row:
+    """Refuse values that cannot be written on a page, here, where it keeps nobody from seeing other runs."""
+    if not isinstance(row.metric, str):
+        raise TypeError(f"a metric called {row.metric!r}")
+    figure(row.metric, row.score)
+    if row.epsilon is not None:
+        round_up(row.epsilon)
+    for text in (row.name, row.method, row.data, row.unit, row.metric):
+        text.encode()
+    return row
 
 
 def _digest(path: Path, description: RunDescription, lines: Sequence[Line]) -> dict[str, Any]:
@@ -163,6 +181,7 @@ def _digest(path: Path, description: RunDescription, lines: Sequence[Line]) -> d
         "metric": metric,
         "score": score,
         "epsilon": _certified(path) if ended else spent_in(lines),
+        "at_least": not ended and _charged_since(path, lines),
         "budget": max((one.epsilon for one in description.budgets.values()), default=None),
         "delta": description.delta if is_private(description) else None,
         "rounds": int(lines[-1]["round"]) if lines else 0,
@@ -180,6 +199,12 @@ def spent_in(lines: Sequence[Line]) -> float | None:
     """What had been spent by the last line."""
     found = float(lines[-1]["epsilon"]) if lines else 0.0
     return found if math.isfinite(found) else None
+
+
+def _charged_since(path: Path, lines: Sequence[Line]) -> bool:
+    """Whether something was charged after the last line was written. A round pays before it computes anything."""
+    charges = last_lines(path / "ledger.jsonl")
+    return bool(charges) and "units" in charges[-1] and charges[-1]["hash"] != (lines[-1]["ledger"] if lines else None)
 
 
 def _certified(path: Path) -> float | None:

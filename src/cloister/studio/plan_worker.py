@@ -11,6 +11,8 @@ from typing import Any
 
 from cloister.errors import CloisterError
 
+_MOST_BYTES = 4 * 2**30
+
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
     """A plan, or why there is none."""
@@ -24,6 +26,16 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
         return {"error": f"Expected settings that have a price, found none ({error}): choose less extreme ones."}
 
 
+def _limit_memory() -> None:
+    """Numbers that nobody has, such as a billion clients with samples each, must not take the machine's memory."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    least = min(one for one in (_MOST_BYTES, *resource.getrlimit(resource.RLIMIT_DATA)) if one >= 0)
+    resource.setrlimit(resource.RLIMIT_DATA, (least, least))
+
+
 def _read(told: queue.Queue[dict[str, Any]]) -> None:
     """Nobody is left to work for when the pipe is closed."""
     for line in sys.stdin:
@@ -33,6 +45,7 @@ def _read(told: queue.Queue[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Until there is nobody left to work for."""
+    _limit_memory()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is not for who asked
     told: queue.Queue[dict[str, Any]] = queue.Queue()

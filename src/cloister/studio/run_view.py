@@ -123,7 +123,8 @@ class Follower:
 
 def _shown(line: Line) -> Line:
     """Numbers that JSON has, and no others."""
-    return {name: _number(value) for name, value in line.items() if name not in _TIED}
+    found = {name: _number(value) for name, value in line.items() if name not in _TIED}
+    return {name: value for name, value in found.items() if not isinstance(value, (dict, list))}
 
 
 def _number(value: Any) -> Any:
@@ -164,4 +165,4 @@ def agreement(path: Path) -> dict[str, Any]:
         return {"agree": True, "words": "All files of this run agree. It has no guarantee."}
     spent, delta = round_up(certificate.epsilon), certificate.prices[0].delta
     words = f"All files of this run agree. Computed afresh from its ledger: epsilon {spent} at delta {delta:g}."
-    return {"agree": True, "words": words}
+    return {"agree": True, "words": words, "epsilon": certificate.epsilon}

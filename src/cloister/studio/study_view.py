@@ -19,7 +19,7 @@ from cloister.studies.html.gather import RunData, Study, read_run, study_of
 from cloister.studies.html.over_seeds import spread
 from cloister.studies.html.tables import Table
 from cloister.studio.listing import Stamp, stamps
-from cloister.studio.places import Places
+from cloister.studio.places import DAMAGED, Places
 
 _REMEMBERED = 2000
 """Runs; when there are more, all are read again."""
@@ -50,7 +50,9 @@ class Studies:
                     raise CloisterError(outside)
                 found.append((one, self._run(one.path)))
             except (CloisterError, OSError) as error:
-                broken.append((self.places.name(one.path), str(error)))
+                broken.append((self.places.shown(one.path), str(error)))
+            except DAMAGED as error:
+                broken.append((self.places.shown(one.path), damaged(error)))
         if not found:
             name, reason = broken[0]
             raise CloisterError(f"{reason} ({name}, and no other run of these can be read.)")
@@ -65,6 +67,11 @@ class Studies:
             known = stamp, read_run(path)
             self._known[path] = known
         return known[1]
+
+
+def damaged(error: Exception) -> str:
+    """One sentence for what nobody foresaw."""
+    return f"Expected the files of a run, found {type(error).__name__} ({error}): restore them from a backup."
 
 
 def page_values(view: StudyView) -> dict[str, Any]:

@@ -29,6 +29,8 @@ class Candidate:
 
 _WITH_KEYS = ("run", "plan", "audit", "compare", "tune", "reproduce", "keys", "data show", "federation init")
 _RUNS = ("show", "resume", "report", "publish", "predict", "export", "attack", "landscape", "theory", "certificate")
+_MOST_BYTES = 2**20
+"""Of a config file that is read while somebody waits for a key press."""
 _DATA_SETS = ("data list", "data get", "data show")
 
 
@@ -182,8 +184,11 @@ def _chosen(name: str, given: Sequence[str]) -> dict[str, str]:
 def _in_file(path: str) -> dict[str, str]:
     """The keys of a config file, as far as it can be read."""
     try:
-        held = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        file = Path(path).expanduser()
+        if not file.is_file() or file.stat().st_size > _MOST_BYTES:  # a pipe would keep the shell waiting
+            return {}
+        held = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, RuntimeError):
         return {}
     return {key: str(value) for key, value in {**held, **_table(held, "shared")}.items() if not isinstance(value, dict)}
 

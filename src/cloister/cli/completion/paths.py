@@ -43,6 +43,8 @@ def _entries(word: str) -> Iterator[tuple[str, bool]]:
         return
     start = word[: len(word) - len(name)]
     for entry, is_folder in entries:
+        if not entry.isprintable():  # a line break would make two words of it
+            continue
         if entry.startswith(name) and (name.startswith(".") or not entry.startswith(".")):
             yield start + entry, is_folder
 

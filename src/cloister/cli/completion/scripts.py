@@ -8,8 +8,11 @@ from __future__ import annotations
 
 _BASH = r"""
 _cloister_completion() {
-    local IFS=$'\n'
-    COMPREPLY=($("$1" completion bash -- "${COMP_LINE:0:COMP_POINT}" 2>/dev/null))
+    local word
+    COMPREPLY=()
+    while IFS= read -r word; do  # an unquoted list would be matched with files, which takes backslashes away
+        COMPREPLY+=("$word")
+    done < <("$1" completion bash -- "${COMP_LINE:0:COMP_POINT}" 2>/dev/null)
     if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=/] ]]; then
         compopt -o nospace 2>/dev/null
     fi

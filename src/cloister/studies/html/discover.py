@@ -32,7 +32,7 @@ def run_folders(paths: Sequence[Path]) -> list[Found]:
     for path in paths:
         if not path.is_dir():
             raise CloisterError(f"Expected folders of runs, found no folder {path}: check the name.")
-        there = list(_inside(path, 0))
+        there = list(_inside(path, 0, set()))
         if not there:
             raise CloisterError(f"Expected a run, or runs, in {path}, found no description.json: check the name.")
         for one in there:
@@ -46,7 +46,11 @@ def rankings(paths: Sequence[Path]) -> list[dict[str, Any]]:
     return [one for file in files if file.is_file() for one in _rows(file, "ranking")]
 
 
-def _inside(path: Path, depth: int) -> Iterator[Found]:
+def _inside(path: Path, depth: int, seen: set[Path]) -> Iterator[Found]:
+    """Each folder once: links that lead upwards would multiply them."""
+    if path.resolve() in seen:
+        return
+    seen.add(path.resolve())
     if (path / "description.json").is_file():
         yield Found(path)
     elif depth < _DEEPEST:
@@ -54,7 +58,7 @@ def _inside(path: Path, depth: int) -> Iterator[Found]:
         order = {name: place for place, name in enumerate(known)}
         below = [one for one in path.iterdir() if one.is_dir() and not one.name.startswith(".")]
         for one in sorted(below, key=lambda each: (order.get(each.name, len(order)), each.name)):
-            for run in _inside(one, depth + 1):
+            for run in _inside(one, depth + 1, seen):
                 own = known.get(one.name) if run.label is None else None
                 yield run if own is None else Found(run.path, own.label, own.more)
 

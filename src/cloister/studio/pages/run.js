@@ -5,6 +5,7 @@ import { draw } from "./charts.js";
 const place = byId("run"), name = place.dataset.name, fixed = JSON.parse(place.dataset.fixed);
 const address = name.split("/").map(encodeURIComponent).join("/");
 const SMALLER_IS_BETTER = ["mae", "mse", "rmse", "perplexity", "loss"];
+let charged = 0, wrong = false;  // what the ledger says, and whether files contradict each other
 let lines = [], measured = [], metric = "accuracy", saidAt = 0;
 
 const pairs = (rows, key) => rows.filter((row) => typeof row[key] === "number").map((row) => [row.round, row[key]]);
@@ -68,7 +69,7 @@ const words = () => {
   const digits = SMALLER_IS_BETTER.includes(metric) ? (value) => Number(value.toPrecision(4)).toString() : (value) => value.toFixed(3);
   byId("metric-name").textContent = metric;
   if (scores.length) byId("metric").textContent = digits(scores.at(-1)[1]);
-  if (fixed.private && typeof line.epsilon === "number" && state() !== "ended") byId("epsilon").textContent = upwards(line.epsilon);
+  if (fixed.private && typeof line.epsilon === "number" && state() !== "ended" && !wrong) byId("epsilon").textContent = upwards(Math.max(line.epsilon, charged));
   const seconds = lines.map((one) => one.seconds).filter((one) => typeof one === "number");
   const total = seconds.reduce((one, other) => one + other, 0), recent = seconds.slice(-20);
   byId("time").textContent = duration(total);
@@ -121,7 +122,14 @@ const agree = async () => {
   const found = await asked(`/api/agreement/${address}`).catch(() => ({ error: "The server does not answer." }));
   byId("agreement").textContent = found.error || found.words;
   byId("agreement").classList.toggle("wrong", found.agree === false);
-  if (found.agree === false) problem(found.words);
+  if (found.agree === false) {
+    wrong = true;
+    problem(found.words);
+    byId("epsilon").textContent = "not verified";
+  } else if (fixed.private && found.epsilon) {  // a round is charged before it has a line
+    charged = found.epsilon;
+    byId("epsilon").textContent = upwards(Math.max(charged, state() === "ended" ? 0 : lines.at(-1)?.epsilon || 0));
+  }
 };
 if (state() !== "ended") agree();
 
