@@ -110,5 +110,5 @@ def warn_of_repeated(rounds: tuple[int, ...], why: str) -> None:
         f"Expected to repeat {f'round {first}' if first == last else f'rounds {first} to {last}'}, charged before the "
         f"run was interrupted, to the bit, found that {why}: what is computed again has new noise, and is charged.",
         RepeatedRounds,
-        stacklevel=5,  # whoever called run
+        stacklevel=6,  # whoever called run
     )
