@@ -109,8 +109,10 @@ class Catalogue:
             return str(option)
         more = ", a path of your own data" if part == "data" else ""
         otherwise = "choose one of them" + (f"{more}, or name a package.module:function" if spec.may_be_outside else "")
-        close = nearest(str(option), known, otherwise)
-        raise CloisterError(f"Expected {part} to be one of {', '.join(known)}, found {shown(option)}: {close}.")
+        beside = [path.name for path in Path().iterdir() if path.is_dir()] if part == "data" else []
+        close = nearest(str(option), [*known, *beside], otherwise)
+        nor = ", which is no folder here either" if part == "data" else ""
+        raise CloisterError(f"Expected {part} to be one of {', '.join(known)}, found {shown(option)}{nor}: {close}.")
 
     def keys_of(self, part: str, option: str) -> list[Key]:
         """The keys of one choice."""

@@ -100,6 +100,11 @@ class RunFolder:
                 f"Expected the folder of one run, found several in {path}: name one, such as {inside.parent}, or show "
                 f"all of them with `cloister report {path}`."
             )
+        if not path.exists():
+            raise CloisterError(
+                f"Expected the folder of a run, found no folder {path}: check the name; a run interrupted before its "
+                "first round has none, and is started again with `cloister run`."
+            )
         if not (path / "description.json").is_file():
             raise CloisterError(f"Expected the folder of a run, found no description.json in {path}: check the name.")
         if is_publication(path):

@@ -98,6 +98,11 @@ def _refuse(column: Column, table: Table, row: int, cell: object) -> None:
     known = ", ".join(words[:8]) + (", ..." if len(words) > 8 else "")
     unknown = ', or say unknown = "zero"' if column.kind == "category" else ""
     close = nearest(str(cell), words, f"add it to the categories{unknown}") if words else ""
+    if close.startswith("perhaps") and column.kind == "category":
+        meant = nearest(str(cell), words).split('"')[1]
+        close += (
+            f"; fix it, or let the schema take it for that (categories = {{{meant} = [{meant!r}, {str(cell)!r}], ...}})"
+        )
     table.refuse(column.name, row, wanted.get(column.kind, f"one of {known}"), cell, remedies.get(column.kind, close))
 
 

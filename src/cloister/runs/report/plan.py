@@ -125,7 +125,7 @@ def delta_means(plan: Plan) -> str:
         )
     return (
         f"the guarantee may fail with probability {plan.delta:g} for a {one}; times {units} {many} that "
-        f"is {exposed:.2g}" + (", which is a lot" if exposed > 0.1 else "")
+        f"is {exposed:.2g}" + (", which is a lot: choose a smaller delta" if exposed > 0.1 else "")
     )
 
 
