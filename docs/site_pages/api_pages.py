@@ -33,8 +33,13 @@ def pages(root: Path) -> dict[str, str]:
     return {"reference/api/index.md": _index(), "reference/api/cloister.md": _top(), **found}
 
 
+FIRST = ("run", "Run", "load", "plan", "Plan", "compare", "Comparison", "tune", "Tuned", "report", "audit", "Audit")
+"""What one comes to need first; the others follow by their names."""
+
+
 def _top_names() -> list[str]:
-    return [name for name in cloister.__all__ if not inspect.ismodule(getattr(cloister, name))]
+    names = [name for name in cloister.__all__ if not inspect.ismodule(getattr(cloister, name))]
+    return sorted(names, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
 
 
 def _index() -> str:

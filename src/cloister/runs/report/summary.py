@@ -38,7 +38,7 @@ def summary_rows(run: Run, folder: RunFolder) -> Rows:
         ("trusted", certificate.trusted if certificate.private else "everybody who sees an update or the model"),
         *((("noise", _SEEDED),) if certificate.private and not certificate.secure_rng else ()),
         *((("sent", sent.removeprefix("upload: ")),) if sent else ()),
-        ("took", f"{run.seconds:.1f} s with the {run.engine} engine"),
+        ("took", f"{run.seconds:.1f} s of training with the {run.engine} engine"),
         ("kept in", str(folder.path)),
     ]
 
