@@ -139,7 +139,12 @@ def expect_probability(name: str, value: float, remedy: str) -> None:
 def expect_epsilon(value: float) -> None:
     """The value is an epsilon that promises something."""
     expect_positive("epsilon", value, "give a number such as 2, or leave it out where nothing is to be promised")
-    expect(value <= MOST_EPSILON, f"epsilon <= {MOST_EPSILON}", value, "more promises nothing: give a noise_multiplier")
+    expect(
+        value <= MOST_EPSILON,
+        f"epsilon <= {MOST_EPSILON}",
+        value,
+        "more promises nothing: 1 to 10 is usual, or give a noise_multiplier",
+    )
 
 
 MOST_EPSILON = 300

@@ -269,7 +269,9 @@ def _selector(schema: Schema, labels: bool, client: str | None) -> Callable[[Seq
         absent = {name for name in optional if name not in present}
         for name in wanted + ([client] if client is not None else []):
             if name not in present and not (name in optional and absent == optional):
-                close = nearest(name, present - set(schema.columns), "every file needs it")
+                close = nearest(
+                    name, present - set(schema.columns), "every file needs it, or remove it from the schema"
+                )
                 remedy = separator_remedy(names, schema.separator) or close
                 raise CloisterError(f"Expected a column {name!r} in {source}, found none: {remedy}.")
         for name in names if labels else ():  # rows to predict from may have columns of other uses
