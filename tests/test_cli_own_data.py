@@ -169,3 +169,25 @@ def test_what_is_wrong_is_one_line_and_status_2(command, hospitals, words, messa
     assert len(done.stderr.strip().splitlines()) == 1
     assert message in done.stderr
     assert sorted(os.listdir(hospitals)) == before, "nothing was written"
+
+
+def test_hints_name_folders_that_are_there_and_spellings_that_a_schema_can_take(tmp_path, monkeypatch):
+    from cloister.data.paths import folders_here
+    from cloister.errors import CloisterError
+    from cloister.runs import catalogue
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clinics").mkdir()
+    (tmp_path / ".clinixs").mkdir()
+    assert folders_here() == ["clinics"]
+    with pytest.raises(CloisterError, match=r'no folder here either: perhaps you mean "clinics"'):
+        catalogue.stored().name_of("data", "clinixs")
+    (tmp_path / "clinics" / "a.csv").write_text("dose,smoker,sick\n1,former,no\n2,Former smoker,yes\n")
+    (tmp_path / "schema.toml").write_text(
+        'label = "sick"\n[columns.dose]\nkind = "number"\nrange = [0, 9]\n[columns.sick]\nkind = "boolean"\n'
+        '[columns.smoker]\nkind = "category"\ncategories = ["former", "never"]\n'
+    )
+    with pytest.raises(CloisterError, match=r"categories = \{former = \['former', 'Former smoker'\], \.\.\.\}"):
+        cl.data.from_folder("clinics", schema="schema.toml")
+    with pytest.raises(CloisterError, match=r"found no folder runs/none.*is started again"):
+        RunFolder.open(Path("runs/none"))

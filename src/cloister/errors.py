@@ -207,7 +207,16 @@ def nearest(name: str, known: Iterable[str], otherwise: str | None = None) -> st
     'perhaps you mean "clip_norm"'
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if close:
-        return f'perhaps you mean "{close[0]}"'
+    close = closest(name, names)
+    if close is not None:
+        return f'perhaps you mean "{close}"'
     return "known are " + ", ".join(names) if otherwise is None else otherwise
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that somebody may have meant; None where none is near.
+
+    >>> closest("clipp", ["clip_norm", "rounds"]), closest("x", ["rounds"])
+    ('clip_norm', None)
+    """
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)), None)

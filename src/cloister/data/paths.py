@@ -17,6 +17,14 @@ def is_path(option: object) -> bool:
     return "/" in option or "\\" in option or option in (".", "..") or Path(option).suffix in TABLES or is_there(option)
 
 
+def folders_here() -> list[str]:
+    """Folders beside which somebody works, for hints; none where they cannot be listed."""
+    try:
+        return [path.name for path in Path().iterdir() if path.is_dir() and not path.name.startswith(".")]
+    except OSError:
+        return []
+
+
 def is_there(path: str) -> bool:
     """Whether there is a file or a folder."""
     try:

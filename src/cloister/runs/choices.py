@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloister.data.paths import expect_there, is_path
+from cloister.data.paths import expect_there, folders_here, is_path
 from cloister.errors import CloisterError, nearest, shown
 from cloister.runs import outside
 from cloister.runs.keys import Key, refuse_several
@@ -109,7 +109,7 @@ class Catalogue:
             return str(option)
         more = ", a path of your own data" if part == "data" else ""
         otherwise = "choose one of them" + (f"{more}, or name a package.module:function" if spec.may_be_outside else "")
-        beside = [path.name for path in Path().iterdir() if path.is_dir()] if part == "data" else []
+        beside = folders_here() if part == "data" else []
         close = nearest(str(option), [*known, *beside], otherwise)
         nor = ", which is no folder here either" if part == "data" else ""
         raise CloisterError(f"Expected {part} to be one of {', '.join(known)}, found {shown(option)}{nor}: {close}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import queue
@@ -50,11 +51,8 @@ def main() -> None:
     os.dup2(2, 1)  # what libraries print is not for who asked
     told: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read, args=(told,), daemon=True).start()
-    import torch
-
-    import cloister.studio.planner  # noqa: F401 (what takes long to import is there when the first question comes)
-
-    torch.set_num_threads(1)
+    importlib.import_module("cloister.studio.planner")  # takes long: it is there when the first question comes
+    importlib.import_module("torch").set_num_threads(1)
     while True:
         out.write(json.dumps(answer(told.get())) + "\n")
         out.flush()

@@ -14,7 +14,7 @@ from cloister.data.raw import Array
 from cloister.data.user.cells import DECIMAL_COMMA, Cells, Words, date_format
 from cloister.data.user.columns import CLIENT_FILLS, Column
 from cloister.data.user.tables import Table
-from cloister.errors import MOST, nearest
+from cloister.errors import MOST, closest, nearest
 
 Group = tuple[Array, Array]
 """The rows of one client, and those of them that it trains on."""
@@ -98,11 +98,10 @@ def _refuse(column: Column, table: Table, row: int, cell: object) -> None:
     known = ", ".join(words[:8]) + (", ..." if len(words) > 8 else "")
     unknown = ', or say unknown = "zero"' if column.kind == "category" else ""
     close = nearest(str(cell), words, f"add it to the categories{unknown}") if words else ""
-    if close.startswith("perhaps") and column.kind == "category":
-        meant = nearest(str(cell), words).split('"')[1]
-        close += (
-            f"; fix it, or let the schema take it for that (categories = {{{meant} = [{meant!r}, {str(cell)!r}], ...}})"
-        )
+    meant = closest(str(cell), words)
+    if meant is not None and column.kind == "category":
+        other = f"categories = {{{meant} = [{meant!r}, {str(cell)!r}], ...}}"
+        close += f"; fix it, or let the schema take it for that ({other})"
     table.refuse(column.name, row, wanted.get(column.kind, f"one of {known}"), cell, remedies.get(column.kind, close))
 
 
