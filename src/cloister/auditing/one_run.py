@@ -49,7 +49,7 @@ def one_run(
     """A lower bound by guesses about the canaries of one run; it presumes no form of a trade-off curve."""
     played = _play(terms, task, trials, seed, progress)
     order = played.scores.argsort(descending=True)
-    coins, count = played.inside[order].cpu(), len(order)
+    coins, count = played.inside[order], len(order)
     best = (-1.0, 0, 0)
     for share in SHARES:
         each = min(max(1, round(share * count / 2)), count // 2)  # nobody is guessed about twice
@@ -64,7 +64,7 @@ def one_shot(
 ) -> LowerBound:
     """An estimate by Gaussians that are fitted to the canaries' scores; it has no confidence."""
     played = _play(terms, task, trials, seed, progress)
-    scores, inside = played.scores.cpu().double(), played.inside.cpu()
+    scores, inside = played.scores.double(), played.inside
     fits = [(float(some.mean()), float(some.std())) for some in (scores[~inside], scores[inside])]
     epsilon = gaussians_epsilon(*fits[0], *fits[1], terms.delta)
     right = int(((scores > (fits[0][0] + fits[1][0]) / 2) == inside).sum())
@@ -84,8 +84,10 @@ def _play(terms: Terms, task: Task | None, trials: int, seed: int, progress: Pro
     expect_count("trials", count, "some hundreds of canaries", least=20)
     inside = torch.randint(2, (count,), generator=torch.Generator().manual_seed(seed + 17)).bool()
     if terms.of_samples:
-        return Scores(play_samples(terms, inside, seed, progress), inside)
-    return Scores(play_clients(terms, task, inside, seed, progress), inside)
+        scores = play_samples(terms, inside, seed, progress)
+    else:
+        scores = play_clients(terms, task, inside, seed, progress)
+    return Scores(scores.cpu(), inside)  # a run may be elsewhere; guesses and coins are counted here
 
 
 def gaussians_epsilon(mean0: float, deviation0: float, mean1: float, deviation1: float, delta: float) -> float:
