@@ -1,40 +1,49 @@
 """Cells of many of the papers' tables on one machine, from one queue, until a time is up.
 
-    python benchmarks/paper_tables.py QUEUE.toml --folder runs/tables --jobs 14 [--seconds 560] [--out FOLDER]
+    python benchmarks/paper_tables.py run QUEUE.toml OUTCOMES.jsonl [--folder runs/tables] [--jobs 14] [--seconds 560]
+    python benchmarks/paper_tables.py write OUTCOMES.jsonl... [--folder runs/tables]
 
 `cloister reproduce` runs one table; on a GPU that is lent for minutes, all tables share one queue here, so that no
-process waits for the last cell of a table. What is done is skipped, what was interrupted goes on. The queue is a list:
+process waits for the last cell of a table. What came out of a cell is written down as soon as it has ended; cells that
+are there are skipped, runs that were interrupted go on. The queue is a list:
 
+    [keys]                            # of every run: how it is computed, and nothing else
+    device = "cuda"
     [[cells]]
     name = "pfl-table2-mnist"         # a file of experiments/papers
     rows = ["PFL*CNN+TS*"]            # patterns for cells, in the order in which they are run
     seeds = [0, 1]
-    keys = { precision = "tf32" }     # of every run, beside [keys]: how it is computed
+    keys = { precision = "tf32" }     # of these runs, beside those above
 
-Each table's reproduce.json is written into its folder, and copied to --out/NAME.json; with --jobs 0 nothing else is
-done. Many small runs on one GPU take turns unless NVIDIA's multi-process service runs (`nvidia-cuda-mps-control -d`),
-which lets them compute side by side.
+`write` makes of all outcomes what `cloister reproduce` writes, FOLDER/NAME/reproduce.json, here or on another machine;
+`python benchmarks/results.py --paper FOLDER/NAME...` takes it over.
+
+Many small runs on one GPU take turns unless NVIDIA's multi-process service runs (`nvidia-cuda-mps-control -d`), which
+lets them compute side by side.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
+import os
 import queue
-import shutil
 import sys
 import time
 import tomllib
 import traceback
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from cloister.studies.papers.files import find, read
+from cloister.studies.papers.outcomes import Outcome, outcome_of, rows_of
 from cloister.studies.papers.reproduce import Plan
 from cloister.studies.papers.scale import scale_of
+from cloister.studies.papers.table import Reproduction
 
 SCALE = "here"
 
@@ -48,24 +57,27 @@ class Item:
     seed: int
     keys: dict[str, Any]
 
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """What it is, however it is computed."""
+        return self.table, self.cell, self.seed
+
 
 def plan_of(table: str, keys: dict[str, Any], seeds: list[int] | None = None, rows: str | None = None) -> Plan:
     """Of some rows of a table."""
     return Plan.of(read(find(table)), scale_of(SCALE), seeds, rows, keys)
 
 
-def items_of(asked: dict[str, Any]) -> Iterator[Item]:
+def items_of(asked: dict[str, Any]) -> list[Item]:
     """What a queue asks for, in its order, every run once."""
-    seen = set()
+    found: dict[tuple[str, str, int], Item] = {}
     for entry in asked["cells"]:
         keys = {**asked.get("keys", {}), **entry.get("keys", {})}
         for rows in entry.get("rows", ["*"]):
             plan = plan_of(entry["name"], keys, entry.get("seeds", [0]), rows)
-            for seed in plan.seeds:
-                for cell in plan.cells:
-                    if (entry["name"], cell.name, seed) not in seen:
-                        seen.add((entry["name"], cell.name, seed))
-                        yield Item(entry["name"], cell.name, seed, keys)
+            for item in [Item(entry["name"], cell.name, seed, keys) for seed in plan.seeds for cell in plan.cells]:
+                found.setdefault(item.place, item)
+    return list(found.values())
 
 
 def work(waiting: Any, told: Any, folder: Path, jobs: int) -> None:
@@ -86,67 +98,99 @@ def work(waiting: Any, told: Any, folder: Path, jobs: int) -> None:
             item = waiting.get(timeout=1)
         except queue.Empty:
             return
-        began, failed = time.monotonic(), ""
-        (found,) = [cell for cell in plan_of(item.table, item.keys).cells if cell.name == item.cell]
-        cell = found.run(item.seed, tasks)
-        path = folder / item.table / cell.folder
+        began, found, failed = time.monotonic(), None, ""
         try:
+            (paper_cell,) = [cell for cell in plan_of(item.table, item.keys).cells if cell.name == item.cell]
+            cell = paper_cell.run(item.seed, tasks)
+            path = folder / item.table / cell.folder
             if not (path.exists() and RunFolder.open(path).finished):
                 run_cell(cell.experiment, path, lambda line: None)
+            found = asdict(outcome_of(RunFolder.open(path)))
         except Exception:
             failed = traceback.format_exc()
-        told.put((item, time.monotonic() - began, failed))
+        told.put((item, time.monotonic() - began, found, failed))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("queue", type=Path)
-    parser.add_argument("--folder", type=Path, default=Path("runs/tables"))
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="when to stop; the same command goes on")
-    parser.add_argument("--out", type=Path, help="where copies of all reproduce.json are put")
-    wanted = parser.parse_args()
-    began = time.monotonic()
-    items = list(items_of(tomllib.loads(wanted.queue.read_text())))
+def run(asked: Path, outcomes: Path, folder: Path, jobs: int, seconds: float) -> None:
+    """Whatever is not among the outcomes yet, as far as time allows."""
+    began, there = time.monotonic(), {item.place for item, _ in known(outcomes)}
+    items = [item for item in items_of(tomllib.loads(asked.read_text())) if item.place not in there]
     for table in {item.table for item in items}:
-        (wanted.folder / table).mkdir(parents=True, exist_ok=True)
+        (folder / table).mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     waiting, told = context.Queue(), context.Queue()
     for item in items:
         waiting.put(item)
     workers = [
-        context.Process(target=work, args=(waiting, told, wanted.folder, wanted.jobs), daemon=True)
-        for _ in range(min(wanted.jobs, len(items)))
+        context.Process(target=work, args=(waiting, told, folder, jobs), daemon=True)
+        for _ in range(min(jobs, len(items)))
     ]
     for worker in workers:
         worker.start()
     done = 0
-    while done < len(items) and time.monotonic() - began < wanted.seconds and any(one.is_alive() for one in workers):
-        try:
-            item, seconds, failed = told.get(timeout=1)
-        except queue.Empty:
-            continue
-        done += 1
-        at = time.monotonic() - began
-        last = failed.strip().splitlines()[-1] if failed else ""
-        print(
-            f"{at:4.0f} s, {done}/{len(items)}: {item.table}, {item.cell}, {item.seed}: {seconds:.0f} s {last}",
-            flush=True,
-        )
-        if failed:
-            print(failed, file=sys.stderr)
+    with outcomes.open("a") as file:
+        while done < len(items) and time.monotonic() - began < seconds and any(one.is_alive() for one in workers):
+            try:
+                item, took, found, failed = told.get(timeout=1)
+            except queue.Empty:
+                continue
+            done += 1
+            if found is not None:
+                file.write(json.dumps({"item": asdict(item), "outcome": found}) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            said = f"{item.table}, {item.cell}, {item.seed}: {took:.0f} s {(failed.strip().splitlines() or [''])[-1]}"
+            print(f"{time.monotonic() - began:4.0f} s, {done}/{len(items)}: {said}", flush=True)
+            if failed:
+                print(failed, file=sys.stderr)
     for worker in workers:
         worker.terminate()
-    write(items, wanted.folder, wanted.out)
+    waiting.cancel_join_thread()  # what nobody will take any more
 
 
-def write(items: list[Item], folder: Path, out: Path | None) -> None:
+def known(outcomes: Path) -> Iterator[tuple[Item, Outcome]]:
+    """What was written down; the last line of a process that was killed may be half of one."""
+    for line in outcomes.read_text().splitlines() if outcomes.exists() else ():
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        yield Item(**found["item"]), Outcome(**found["outcome"])
+
+
+def write(files: Sequence[Path], folder: Path) -> None:
     """Every table as far as it was run."""
-    for table in dict.fromkeys(item.table for item in items):
-        keys = next(item.keys for item in items if item.table == table)
-        plan_of(table, keys).found(folder / table)
-        if out is not None:
-            shutil.copy(folder / table / "reproduce.json", out / f"{table}.json")
+    tables: dict[str, dict[str, dict[int, Outcome]]] = {}
+    keys: dict[str, dict[str, Any]] = {}
+    for item, outcome in (one for path in files for one in known(path)):
+        tables.setdefault(item.table, {}).setdefault(item.cell, {})[item.seed] = outcome
+        keys.setdefault(item.table, item.keys)
+    for table, outcomes in tables.items():
+        plan = plan_of(table, keys[table])
+        cells = [cell for cell in plan.cells if cell.name in outcomes]
+        seeds = sorted({seed for own in outcomes.values() for seed in own})
+        made = Reproduction(plan.file, plan.scale, seeds, rows_of(plan.file, cells, outcomes))
+        (folder / table).mkdir(parents=True, exist_ok=True)
+        (folder / table / "reproduce.json").write_text(made.json())
+        print(f"{table}: {len(cells)} cells")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_subparsers(dest="what", required=True)
+    running, writing = what.add_parser("run"), what.add_parser("write")
+    running.add_argument("queue", type=Path)
+    running.add_argument("outcomes", type=Path)
+    running.add_argument("--jobs", type=int, default=1)
+    running.add_argument("--seconds", type=float, default=float("inf"), help="when to stop; the same command goes on")
+    writing.add_argument("outcomes", type=Path, nargs="+")
+    for one in (running, writing):
+        one.add_argument("--folder", type=Path, default=Path("runs/tables"))
+    wanted = parser.parse_args()
+    if wanted.what == "write":
+        write(wanted.outcomes, wanted.folder)
+    else:
+        run(wanted.queue, wanted.outcomes, wanted.folder, wanted.jobs, wanted.seconds)
 
 
 if __name__ == "__main__":
