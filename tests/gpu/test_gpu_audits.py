@@ -208,3 +208,14 @@ def test_a_broken_client_counts_as_zero_and_is_counted(kind):
     gone = replace(fed, population=replace(fed.population, sizes=sizes))
     expected = run_round(gone, Ledger.create(None, "t", {}), engine_of(kind, 3), 1, w, fed.method.init(w))
     torch.testing.assert_close(outcome.w, expected.w, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["worst_case", "one_run", "one_shot"])
+@pytest.mark.parametrize("name", ["dp_fedavg", "pfl"])
+def test_a_method_is_audited_where_it_runs(name, kind):
+    """Scores of canaries lie on the device, the coins that decided about them do not."""
+    method = {"dp_fedavg": cl.methods.dp_fedavg(clip_norm=1.0, local_steps=1), "pfl": cl.methods.pfl(batch_size=20)}
+    found = cl.audit(method[name], epsilon=8.0, rounds=2, clients=2, sizes=200, trials=600, kinds=[kind], device=DEVICE)
+    (bound,) = found.bounds
+    assert bound.right > bound.guesses / 2, "the canaries are seen"
+    assert kind == "one_shot" or 0 <= found.lower <= found.certified
