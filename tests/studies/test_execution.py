@@ -9,8 +9,10 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from cloister import engine as engines
 from cloister.errors import CloisterError
@@ -180,3 +182,13 @@ def test_a_process_that_dies_is_replaced_and_ctrl_c_ends_all_of_them(models):
     assert "the same command with --folder other goes on from here" in said
     assert len(children) == 2
     assert not [one for one in children if os.path.exists(f"/proc/{one}")]
+
+
+def test_more_runs_share_a_gpu_where_they_compute_side_by_side(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (140 * 2**30, 140 * 2**30))
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    cells = [SimpleNamespace(experiment=SimpleNamespace(data_bytes=2**20))] * 30
+    assert resources._on_gpus(cells) == resources.MOST_ON_A_GPU
+    (tmp_path / "control").touch()  # as the service's daemon does
+    assert resources._on_gpus(cells) == resources.MOST_SIDE_BY_SIDE

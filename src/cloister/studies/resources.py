@@ -13,9 +13,10 @@ from cloister.studies.cells import Cell
 PROCESS_BYTES = 2**30
 """What a process takes with torch imported, before it has any data, about."""
 
-GPU_PROCESS_BYTES, GPU_CHUNK_BYTES, MOST_ON_A_GPU = 3 * 2**29, 2**32, 4
+GPU_PROCESS_BYTES, GPU_CHUNK_BYTES, MOST_ON_A_GPU, MOST_SIDE_BY_SIDE = 3 * 2**29, 2**32, 4, 12
 """On a GPU: what the driver and the libraries take for each process, what a chunk of clients needs to be worth it, and
-beyond how many processes they only wait for one another."""
+beyond how many processes they only wait for one another: where they take turns, and under NVIDIA's multi-process
+service, which computes small kernels of several processes at the same time."""
 
 USED_OF_FREE = 0.8
 """How much of what is free may be planned for: estimates are off, and others are on the machine."""
@@ -57,7 +58,13 @@ def _on_gpus(cells: Sequence[Cell]) -> int:
 
     free = [torch.cuda.mem_get_info(device)[0] for device in range(torch.cuda.device_count())]
     needs = [GPU_PROCESS_BYTES + GPU_CHUNK_BYTES + 2 * cell.experiment.data_bytes for cell in cells]
-    return sum(min(fitting(needs, one), MOST_ON_A_GPU) for one in free)
+    most = MOST_SIDE_BY_SIDE if multi_process_service() else MOST_ON_A_GPU
+    return sum(min(fitting(needs, one), most) for one in free)
+
+
+def multi_process_service() -> bool:
+    """Whether NVIDIA's multi-process service is there for processes that this one starts."""
+    return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps") / "control").exists()
 
 
 def cores() -> int:
