@@ -143,8 +143,10 @@ clients together is that of one.
 """
 _CLAIMS = """
 The papers' claims, each as a comparison of rows of the paper's own table, run here at the same true epsilon, seed by
-seed and setting by setting. The difference is in points of accuracy, with a 95 % interval over all pairs of runs. A
-claim holds where the interval lies above zero, and does not where it lies below; one pair tells nothing.
+seed and setting by setting. The difference is in points of accuracy, with a 95 % interval. Pairs that share a run, such
+as several sparsities beside one baseline, are not independent: their mean counts once. A claim holds where the interval
+lies above zero, and does not where it lies below; a single pair tells nothing. What was run is at times less than what
+the paper ran, which the last column says: such a verdict is about that setting.
 """
 
 
@@ -263,27 +265,55 @@ def claims_page() -> str:
         "",
         _words(_CLAIMS),
         "",
-        *_table(["paper", "claim", "does it hold?", "difference", "pairs"], rows),
+        *_table(["paper", "claim", "does it hold?", "difference", "comparisons", "not as in the paper"], rows),
         "",
         "Prices that the papers state and what their settings cost are in [docs/theory.md](../docs/theory.md).",
     ]
     return "\n".join(text) + "\n"
 
 
+Run = tuple[str, str]
+"""A cell and a seed."""
+
+
 def verdict(claim: Record, found: Record | None) -> list[str]:
-    """Whether it holds, by how much, and by how many pairs of runs."""
-    gaps = [] if found is None else list(_gaps(claim, found["cells"]))
-    if not gaps:
-        return ["not run", "", ""]
+    """Whether it holds, by how much, by how many comparisons, and what was run otherwise than in the paper."""
+    pairs = [] if found is None else list(_gaps(claim, found["cells"]))
+    if not pairs:
+        return ["not run", "", "", ""]
+    assert found is not None
+    gaps = independent(pairs)
     about: Summary = summary(gaps)
     up = f"{sum(gap > 0 for gap in gaps)} of {len(gaps)} up"
+    of = "" if len(pairs) == len(gaps) else f" ({len(pairs)} pairs)"
+    otherwise = _otherwise(found["cells"], {cell for above, below, _ in pairs for cell, _ in (above, below)})
     if about.low is None or about.high is None:
-        return ["cannot tell", f"{about.mean:+.2f}", up]
+        return ["cannot tell", f"{about.mean:+.2f}", up + of, otherwise]
     word = "yes" if about.low > 0 else "no" if about.high < 0 else "cannot tell"
-    return [word, f"{about.mean:+.2f} ({about.low:+.2f} to {about.high:+.2f})", up]
+    return [word, f"{about.mean:+.2f} ({about.low:+.2f} to {about.high:+.2f})", up + of, otherwise]
 
 
-def _gaps(claim: Record, cells: Sequence[Record]) -> Iterator[float]:
+def independent(pairs: Sequence[tuple[Run, Run, float]]) -> list[float]:
+    """The mean difference of all pairs that hang together by runs they share."""
+    groups: list[tuple[set[Run], list[float]]] = []
+    for above, below, gap in pairs:
+        mine = [group for group in groups if group[0] & {above, below}]
+        groups = [group for group in groups if not group[0] & {above, below}]
+        groups.append(({above, below}.union(*(runs for runs, _ in mine)), [*(g for _, own in mine for g in own), gap]))
+    return [sum(gaps) / len(gaps) for _, gaps in groups]
+
+
+def _otherwise(cells: Sequence[Record], named: set[str]) -> str:
+    """What was changed in some of these cells: `rounds 300 -> 100`."""
+    changed = {key: one for cell in cells if cell["cell"] in named for key, one in cell["changed"].items()}
+    return "; ".join(f"{key} {one['paper']} -> {one['here']}" for key, one in changed.items() if key in _TOLD)
+
+
+_TOLD = ("data", "split", "model", "rounds", "local_epochs", "clients")
+"""Of keys that were changed, those that a reader of a verdict must know; all of them are on the tables' pages."""
+
+
+def _gaps(claim: Record, cells: Sequence[Record]) -> Iterator[tuple[Run, Run, float]]:
     """Differences of runs whose seeds and other axes are the same."""
     named = {key for side in ("above", "below") for key in claim[side]}
     for one in _matching(cells, claim["above"]):
@@ -294,7 +324,7 @@ def _gaps(claim: Record, cells: Sequence[Record]) -> Iterator[float]:
             for seed in one["runs"].keys() & other["runs"].keys():
                 scores = [cell["runs"][seed]["scores"][cell["metric"]] for cell in (one, other)]
                 if None not in scores:
-                    yield scores[0] - scores[1]
+                    yield (one["cell"], seed), (other["cell"], seed), scores[0] - scores[1]
 
 
 def _matching(cells: Sequence[Record], wanted: Mapping[str, str]) -> list[Record]:

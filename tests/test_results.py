@@ -61,7 +61,10 @@ def test_a_part_of_a_table_joins_what_is_kept_of_it(results):
 def test_a_claim_is_judged_by_pairs_of_the_same_seed_and_setting(results):
     def cell(method, split, scores):
         runs = {str(seed): {"scores": {"final": score}} for seed, score in enumerate(scores)}
-        return {"method": method, "axes": {"split": split}, "runs": runs, "metric": "final", "quantity": "accuracy"}
+        about = {"cell": f"{method} {split}", "changed": {"rounds": {"paper": 300, "here": 100}}}
+        return {
+            "method": method, "axes": {"split": split}, "runs": runs, "metric": "final", "quantity": "accuracy", **about
+        }  # fmt: skip
 
     claim = {"above": {"method": "a"}, "below": {"method": "b"}}
     up = [cell("a", "x", [71.0, 72.0, 71.5]), cell("b", "x", [70.0, 70.9, 70.6]), cell("b", "y", [99.0] * 3)]
@@ -70,3 +73,13 @@ def test_a_claim_is_judged_by_pairs_of_the_same_seed_and_setting(results):
     assert results.verdict(claim, {"cells": [*up[:1], cell("b", "x", [70.0, 74.0, 71.0])]})[0] == "cannot tell"
     assert results.verdict(claim, {"cells": up[:1]})[0] == "not run"
     assert results.verdict(claim, None)[0] == "not run"
+    assert results.verdict(claim, {"cells": up})[-1] == "rounds 300 -> 100", "a verdict is about what was run"
+
+
+def test_pairs_that_share_a_run_count_once(results):
+    """Five sparsities beside one run of the baseline are no five comparisons."""
+    one, other = ("baseline", "0"), ("baseline", "1")
+    pairs = [(("a", "0"), one, 1.0), (("b", "0"), one, 3.0), (("a", "1"), other, 5.0), (("c", "0"), ("d", "0"), 7.0)]
+    assert sorted(results.independent(pairs)) == [2.0, 5.0, 7.0]
+    chained = [(("a", "0"), ("b", "0"), 1.0), (("c", "0"), ("d", "0"), 2.0), (("a", "0"), ("d", "0"), 6.0)]
+    assert results.independent(chained) == [3.0], "what hangs together by a later pair, too"
