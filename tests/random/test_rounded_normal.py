@@ -277,6 +277,20 @@ def test_what_first_bits_leave_open_is_settled_by_further_ones():
     assert sampler._settled(5, 1, 1, 0.01, lambda *_: pytest.fail("all is known")) == 0
 
 
+def test_heights_have_further_bits_of_their_own():
+    """At x = 0 the curve is level, so that the bits of V alone decide; those of S are all ones, or all zeros."""
+    with mpmath.workdps(60):
+        y, height = ZIGGURAT[-1]
+        v = (TOP - y) / (mpmath.mpf(height) / 2**30) * mpmath.mpf(2) ** 64
+        v, rest = int(mpmath.floor(v)), v - mpmath.floor(v)
+        limit = int(rest * 2**64)
+    assert 2**50 < limit < 2**64 - 2**50
+    for place in (0, 2**64 - 1):
+        for bits, expected in ((limit - 2**40, 0), (limit + 2**40, None)):
+            found = sampler._settled(LAYERS - 1, 0, v, 1.0, lambda of, times, given=(place, bits): given[of])
+            assert found == expected
+
+
 def test_what_is_sure_needs_no_intervals_and_what_intervals_decide_is_the_same(monkeypatch):
     words = np.random.default_rng(3).integers(-(2**63), 2**63, 400)
     usual, settled = drawn(words, 2.0**20), []
