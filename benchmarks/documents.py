@@ -258,7 +258,9 @@ def rounded_noise() -> str:
         ratios = (f"{time[f'{kind} {clock} ratio']:.3f} times" for kind in ("seeded", "secure"))
         lines.append("| " + " | ".join([f"`{name}`", *(f"{mean:.4f}" for mean in means), apart, *ratios]) + " |")
     busy = "" if found["quiet"] else " The machine had other work to do, so that lengths are times of the processor."
-    lines += ["", f"Five seeds, {found['rounds']} rounds each; times in one run, in turns. `{found['command']}`.{busy}"]
+    where = "" if found.get("device", "cpu") == "cpu" else f" on a GPU ({found['accuracy on']})"
+    rounds = f"Five seeds, {found['rounds']} rounds each{where}; times in one run, in turns."
+    lines += ["", f"{rounds} `{found['command']}`.{busy}"]
     return "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
 """Noise that is rounded to a grid, exactly, beside the same runs with floating-point noise: accuracy, and time.
 
     python benchmarks/rounded_noise.py [--data .data] [--rounds 60] [--timed 60] [--only-time] [--loaded]
+    python benchmarks/rounded_noise.py --device cuda --rounds 100 --only-accuracy
 
 MNIST among 500 clients, a CNN of 147,000 parameters: dp_fedavg (a client is protected; noise at the server) and pfl (a
 sample is; noise in every step of every client). Accuracy: five seeds, with the same data and the same start in both
@@ -8,7 +9,8 @@ runs of a pair. Time: whole rounds in one process, in turns, with seeded and wit
 the wall, that of the processor, which other work on the machine does not change as much.
 
 Written to docs/rounded-noise.json, and from there into docs/rounded-noise.md (`python benchmarks/documents.py`).
-`--loaded` notes that the machine had other work to do.
+`--loaded` notes that the machine had other work to do. With `--device cuda` accuracies are of runs on a GPU; times are
+always of the processor. `--only-time` and `--only-accuracy` keep what the file has of the other.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def works() -> dict[str, dict[str, Any]]:
     }
 
 
-def accuracies(task: Any, work: dict[str, Any], rounds: int) -> dict[str, Any]:
+def accuracies(task: Any, work: dict[str, Any], rounds: int, device: str) -> dict[str, Any]:
     """Both runs of every seed, and the mean difference with its standard error."""
     import cloister as cl
 
@@ -65,7 +67,8 @@ def accuracies(task: Any, work: dict[str, Any], rounds: int) -> dict[str, Any]:
                 rounds=rounds,
                 seed=seed,
                 rounded_noise=rounded,
-                engine="loop",
+                device=device,
+                engine="loop" if device == "cpu" else "graphed",
                 evaluate_every=rounds,
                 progress=False,
             )
@@ -135,7 +138,10 @@ def main() -> None:
     parser.add_argument("--data", default=os.environ.get("CLOISTER_DATA", ".data"))
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--timed", type=int, default=60)
-    parser.add_argument("--only-time", action="store_true")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--only-time", action="store_true")
+    only.add_argument("--only-accuracy", action="store_true")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="of the accuracies")
     parser.add_argument("--loaded", action="store_true")
     wanted = parser.parse_args()
     os.environ["CLOISTER_DATA"] = wanted.data
@@ -143,23 +149,31 @@ def main() -> None:
     from measure import machine
 
     task = cl.data.mnist(cl.data.iid(500))
-    before = json.loads(FILE.read_text()) if FILE.exists() else {"works": {}}
-    rounds = before.get("rounds", wanted.rounds) if wanted.only_time else wanted.rounds  # of the accuracies in the file
+    before = json.loads(FILE.read_text()) if FILE.exists() else {}
+    kept = before if wanted.only_accuracy else {}  # what was said of times
+    told = before if wanted.only_time else {}  # of accuracies
+    rounds, device = told.get("rounds", wanted.rounds), told.get("device", wanted.device)
+    timed = kept.get("timed", wanted.timed)
+    place = "" if device == "cpu" else f" --device {device}"
     found: dict[str, Any] = {
-        "command": f"python benchmarks/rounded_noise.py --rounds {rounds} --timed {wanted.timed}",
-        "machine": machine("cpu"),
-        "quiet": not wanted.loaded,
+        "command": f"python benchmarks/rounded_noise.py --rounds {rounds} --timed {timed}{place}",
+        "machine": kept.get("machine") or machine("cpu"),
+        "quiet": kept.get("quiet", not wanted.loaded),
+        "timed": timed,
         "rounds": rounds,
+        "device": device,
+        "accuracy on": told.get("accuracy on") or told.get("machine") or machine(device),
         "bar": BAR,
-        "works": {},
+        "works": {name: dict(before.get("works", {}).get(name, {})) for name in works()},
     }
     for name, work in works().items():
         print(name, flush=True)
-        known = before["works"].get(name, {}).get("accuracy") if wanted.only_time else None
-        row = {"time": times(task, work, wanted.timed)}
+        row = found["works"][name]
+        if not wanted.only_accuracy or "time" not in row:
+            row["time"] = times(task, work, timed)
         print("  " + ", ".join(f"{name} {value:.3f}" for name, value in row["time"].items() if "ratio" in name))
-        row["accuracy"] = known or accuracies(task, work, rounds)
-        found["works"][name] = row
+        if not wanted.only_time or "accuracy" not in row:
+            row["accuracy"] = accuracies(task, work, rounds, device)
         FILE.write_text(json.dumps(found, indent=2) + "\n")
 
 

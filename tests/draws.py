@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cloister.random.streams import Streams
 
-PURPOSES = {"cohort", "poisson batch", "step keys", "noise", "noise/more", "step noise"}
+PURPOSES = {"cohort", "poisson batch", "step keys", "noise", "noise/more", "step noise", "step noise/more"}
 """What protects somebody: who takes part, who is in a batch, what follows from a sample's place in it, and noise."""
 HARMLESS = {"batches", "model", "mask", "public", "signs"}
 """What everybody may know."""
@@ -104,6 +104,10 @@ class Recording(Streams):
     def protective_bits(self, count: int, device: torch.device, purpose: str, *position: int) -> Tensor:
         found = super().protective_bits(count, device, purpose, *position)
         return self._note("bits", found, purpose, position)
+
+    def protective_words(self, count: int, purpose: str, *position: int) -> Tensor:
+        found = super().protective_words(count, purpose, *position)
+        return self._note("words", found, purpose, position)
 
     def protective_normal(self, like: Tensor, purpose: str, *position: int) -> Tensor:
         found = super().protective_normal(like, purpose, *position)

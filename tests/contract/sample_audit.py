@@ -323,6 +323,10 @@ class Watched(Streams):
         self.story.append((purpose, *position[:2]))
         return super().protective_normal(like, purpose, *position)
 
+    def protective_words(self, count: int, purpose: str, *position: int) -> Tensor:
+        self.story.append((purpose, *position[:2]))
+        return super().protective_words(count, purpose, *position)
+
 
 def audit_payment(play: Play, fed: Federation, w: Tensor) -> None:
     """Every member pays before anybody computes, in every round; who cannot pay does nothing and is not counted."""

@@ -147,7 +147,13 @@ class Heard:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.drawn: list[tuple[str, tuple[Any, ...], bytes]] = []
-        for kind in ("protective_normal", "protective_bits", "protective_uniform", "protective_integers"):
+        for kind in (
+            "protective_normal",
+            "protective_bits",
+            "protective_words",
+            "protective_uniform",
+            "protective_integers",
+        ):
             monkeypatch.setattr(Streams, kind, self._listening(getattr(Streams, kind)))
 
     def _listening(self, real: Any) -> Any:

@@ -98,9 +98,32 @@ def check_law() -> None:
 
 def check_tail() -> None:
     """Bits of zero are followed by others."""
-    zeros = torch.zeros(1, dtype=torch.int64)
-    far = sampler._drawn(zeros, zeros, 1000.0, lambda pair, which, times: int(which == 0 and times == 3))
-    assert far[0] > 20_000, "the tail is cut"
+    far = sampler._settled(1023, 0, 0, 1000.0, lambda uniform, times: int(uniform == 0 and times == 2))
+    assert far is not None
+    assert far > 20_000, "the tail is cut"
+
+
+def check_words() -> None:
+    """Words next to where layers cross the curve, one by one, against whole points of it: nothing above is a draw."""
+    layers, random = sampler._layers(), np.random.default_rng(4)
+    numbers = np.repeat(np.arange(1023), 20)
+    sides = (layers.below[numbers] / layers.widths[numbers] * random.uniform(0.999, 1.03, len(numbers))).astype(int)
+    words, found = sides.clip(0, 2**53 - 1) << 10 | numbers, np.empty(len(numbers))
+    left = sampler._at_once(words, 1000.0, layers, found, np.empty(len(numbers)))
+    heights = random.integers(-(2**63), 2**63, len(left))
+    _, above = sampler._judged(words[left], heights, 1000.0, lambda *_: 2**63)
+    floors = np.concatenate([[0.0], np.cumsum(1 / (2 * layers.widths[:-1] * 2.0**53))])  # from the widths alone
+    x = layers.widths[numbers] * (words >> 10)
+    curve = 407.125 * np.exp(-x * x / 2)
+    sure = np.setdiff1d(np.arange(len(words)), left)
+    assert (floors[numbers[sure] + 1] < curve[sure] + 1e-9).all(), "what could be above the curve counts as sure"
+    y = floors[numbers[left]] + (heights * 2.0**-64 + 0.5) / (2 * layers.widths[numbers[left]] * 2.0**53)
+    clear = np.abs(y - curve[left]) > 1e-6
+    assert (above == (y > curve[left]))[clear].all(), "what is above the curve is a draw"
+    next_to_half = np.array([(2**53 // 16 + 5) << 10 | 0])  # 1000 x is 500 and a little: sigma x next to a half
+    half = 0.5 / (layers.widths[0] * (next_to_half >> 10)[0])  # the scale at which it is one half, as floats go
+    found = np.empty(1)
+    assert len(sampler._at_once(next_to_half, float(half), layers, found, np.empty(1))), "a tie is decided by floats"
 
 
 def check_noise() -> None:
@@ -190,20 +213,59 @@ def plant_floor(patch):
 
 
 def plant_one_percent(patch):
-    real = sampler._drawn
-    patch.setattr(sampler, "_drawn", lambda p, q, sigma, *rest: real(p, q, 0.97 * sigma, *rest))
+    real = sampler._draw
+    patch.setattr(sampler, "_draw", lambda found, sigma, *rest: real(found, 0.97 * sigma, *rest))
 
 
 def plant_coarse_uniforms(patch):
-    real = sampler._drawn
-    patch.setattr(sampler, "_drawn", lambda p, q, sigma, *rest: real(p, q, sigma / 8, *rest) * 8)
+    real = sampler._draw
+
+    def coarse(found, sigma, *rest):
+        real(found, sigma / 8, *rest)
+        found *= 8
+
+    patch.setattr(sampler, "_draw", coarse)
 
 
 def plant_cut_tail(patch):
     real = sampler._settled
-    patch.setattr(
-        sampler, "_settled", lambda p, q, sigma, bits, more: real(max(p, 1), q, sigma, bits, lambda *_: 2**62)
-    )
+    patch.setattr(sampler, "_settled", lambda number, s, v, sigma, _: real(number, max(s, 1), v, sigma, lambda *_: 0))
+
+
+def plant_wrong_border(patch):
+    layers = sampler._layers()
+    patch.setattr(sampler, "_layers", lambda: layers._replace(below=layers.below * 1.001))
+
+
+def plant_layers_off_by_one(patch):
+    layers = sampler._layers()
+    patch.setattr(sampler, "_layers", lambda: layers._replace(floors=np.append(layers.floors[1:], 0.0)))
+
+
+def plant_nothing_refused(patch):
+    real = sampler._judged
+
+    def all_below(*given):
+        draws, above = real(*given)
+        return draws, np.zeros_like(above)
+
+    patch.setattr(sampler, "_judged", all_below)
+
+
+def plant_ties_by_floats(patch):
+    patch.setattr(sampler, "_at_once", _careless(sampler._at_once))
+
+
+def _careless(real):
+    """As if products had no errors: nothing but what is exactly a half is left open."""
+
+    def at_once(words, sigma, layers, found, distance):
+        real(words, sigma, layers, found, distance)
+        x = layers.widths[words & 1023] * (words >> 10)
+        ties = np.abs(x * sigma - np.rint(x * sigma)) > 0.5
+        return np.flatnonzero(ties | (np.abs(x) >= layers.below[words & 1023]))
+
+    return at_once
 
 
 def plant_no_slack_for_replacing(patch):
@@ -221,6 +283,7 @@ CHECKS = {
         check_grid,
         check_law,
         check_tail,
+        check_words,
         check_noise,
         check_replaced,
         check_steps,
@@ -239,6 +302,10 @@ BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
     "three per cent less noise": (plant_one_percent, check_law),
     "three bits of the noise are always zero": (plant_coarse_uniforms, check_law),
     "the tail is cut": (plant_cut_tail, check_tail),
+    "layers count as sure too far out": (plant_wrong_border, check_words),
+    "layers lie one too high": (plant_layers_off_by_one, check_words),
+    "what is above the curve is taken": (plant_nothing_refused, check_words),
+    "floats decide ties": (plant_ties_by_floats, check_words),
     "no slack where messages are replaced": (plant_no_slack_for_replacing, check_replaced),
     "sums of steps are not rounded": (plant_steps_not_rounded, check_steps),
 }

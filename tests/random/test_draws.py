@@ -26,6 +26,7 @@ from cloister.privacy.ledger import Ledger
 from cloister.random import binomial
 from cloister.random.binomial import fair_coins
 from cloister.random.discrete_gaussian import discrete_gaussian
+from cloister.random.rounded_normal import rounded_normal
 from cloister.random.streams import Streams
 from cloister.round import run_round
 from conftest import federation, share, toy_task
@@ -40,12 +41,14 @@ Source = Callable[[Streams, int], torch.Tensor]
 NORMAL: dict[str, tuple[Source, float]] = {
     "float32": (lambda s, n: s.protective_normal(torch.empty(n), "noise", 1, 2), 1.0),
     "float64": (lambda s, n: s.protective_normal(torch.empty(n).double(), "noise", 1, 2), 1.0),
+    "rounded": (lambda s, n: rounded_normal(n, 2.0**24, s, "noise", 1, 2).long(), 2.0**24),
     "whole": (lambda s, n: discrete_gaussian(n, 3000.5, s, CPU, "noise", 1, 2), 3000.5),
     "coins": (lambda s, n: fair_coins(n, 40_000, s, CPU, "noise", 1, 2) - 20_000, 100.0),
 }
 OTHERS: dict[str, Source] = {
     "uniform": lambda s, n: s.protective_uniform(n, "cohort", 1),
     "bits": lambda s, n: s.protective_bits(n, CPU, "noise", 1),
+    "words": lambda s, n: s.protective_words(n, "noise", 1),
     "integers": lambda s, n: s.protective_integers(n, 2**40 + 3, "cohort", 1),
 }
 EVERY = {**{name: source for name, (source, _) in NORMAL.items()}, **OTHERS}
@@ -194,11 +197,20 @@ def test_noise_of_many_steps_adds_up_as_it_was_priced(ahead, monkeypatch):
 @pytest.mark.parametrize("name", quick(METHODS))
 def test_nothing_is_drawn_twice_and_engines_draw_the_same(name):
     """Over rounds, clients, phases, steps and blocks; what everybody could draw protects nobody."""
+    nothing_twice(name, rounded=False)
+
+
+@pytest.mark.parametrize("name", ["dp_fedavg", "pfl", "fed_spa"])
+def test_nothing_is_drawn_twice_on_a_grid(name):
+    nothing_twice(name, rounded=True)
+
+
+def nothing_twice(name: str, rounded: bool) -> None:
     cohort, seen = next(iter(cohorts_for(name).values())), []
     for engine in (Loop(), Vectorized(chunk=3)):
         fed, w = fed_of(METHODS[name](), cohort)
         streams = Recording(3)
-        fed, state = replace(fed, streams=streams), fed.method.init(w)
+        fed, state = replace(fed, streams=streams, rounded=rounded), fed.method.init(w)
         for number in (1, 2, 3):
             w, state, *_ = run_round(fed, Ledger.create(None, "test", {}), engine, number, w, state)
         streams.expect_sound()
@@ -279,6 +291,8 @@ def test_places_in_a_run_have_draws_of_their_own():
         "uniform": lambda s, *at: s.protective_uniform(4, *at),
         "integers": lambda s, *at: s.protective_integers(4, 2**40, *at),
         "bits": lambda s, *at: s.protective_bits(4, CPU, *at),
+        "words": lambda s, *at: s.protective_words(4, *at),
+        "rounded": lambda s, *at: rounded_normal(4, 2.0**24, s, *at),
     }.items():
         runs = [Streams(0), Streams(1), Streams(0, run="a"), Streams(0, run="b")]
         seen = {tuple(draw(streams, *at).tolist()) for streams in runs for at in places}
@@ -320,6 +334,8 @@ def _drawing(like: dict[torch.dtype, torch.Tensor]) -> dict[str, Source]:
         "uniform": lambda s, at: s.protective_uniform(20_000, "cohort", at),
         "integers": lambda s, at: s.protective_integers(20_000, 1000, "cohort", at),
         "bits": lambda s, at: s.protective_bits(20_000, CPU, "noise", at),
+        "words": lambda s, at: s.protective_words(20_000, "noise", at),
+        "rounded": lambda s, at: rounded_normal(20_000, 2.0**24, s, "noise", at),
         "subset": lambda s, at: s.subset(500, 1000, CPU, "mask", at),
         "signs": lambda s, at: s.signs(20_000, like[torch.float32], "signs", at),
     }

@@ -159,8 +159,11 @@ class StepNoise:
             own = drawn[:taken, place]
             if self.grid is not None and scale:
                 points = points_of(scale, self.grid)
-                noise = rounded_normal(own.numel(), points, self.streams, "step noise", self.round, client, number)
-                own.copy_(noise.view(own.shape) * self.grid)
+                direct = own.dtype == torch.float64 and own.is_contiguous() and not own.is_cuda
+                at, out = (self.round, client, number), own if direct else None
+                noise = rounded_normal(own.numel(), points, self.streams, "step noise", *at, out=out).mul_(self.grid)
+                if not direct:
+                    own.copy_(noise.view(own.shape))
             else:
                 noise = self.streams.protective_normal(own, "step noise", self.round, client, number)
                 torch.mul(noise, scale, out=own)

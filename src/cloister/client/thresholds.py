@@ -38,7 +38,7 @@ def continuous(total: Tensor, unit: Tensor | float, noise: Tensor) -> Tensor:
 
 def rounded(grid: float, total: Tensor, unit: Tensor | float, noise: Tensor) -> Tensor:
     """In float64 and on a grid: the sum of two of its points is exact, or rounded once, as any release may be."""
-    return (unit * (nearest(total, unit, grid) + noise)).to(total.dtype)
+    return (nearest(total, unit, grid) + noise).mul_(unit).to(total.dtype)
 
 
 @dataclass(frozen=True)

@@ -58,15 +58,16 @@ def on_grid(message: Tensor, grid: float, l2: float) -> Tensor:
     (tensor([ 0.2500, -0.2500], dtype=torch.float64), tensor(True))
     """
     most = float(math.floor(Fraction(l2 / grid) ** 2))  # division by a power of two is exact
-    points = (message.double() / grid).trunc().clamp(-(2.0**25), 2.0**25)  # beyond which nothing is within the bound
+    points = (message.double() / grid).trunc_().clamp(-(2.0**25), 2.0**25)  # beyond which nothing is within the bound
     square = (points * points).sum()
     shorter = math.sqrt(most) * (1 - 2.0**-30 - message.shape[-1] * 2.0**-52) / square.sqrt()
-    return torch.where(square <= most, points, (points * shorter).trunc()) * grid
+    factor = torch.where(square <= most, 1.0, shorter)  # once, and of whole numbers, 1 makes no difference
+    return points.mul_(factor).trunc_().mul_(grid)
 
 
 def nearest(total: Tensor, unit: Tensor | float, grid: float) -> Tensor:
     """A sum in units of what one sample can move it by, in float64, rounded to the grid."""
-    return (total.double() / unit / grid).round() * grid
+    return (total.double() / unit).div_(grid).round_().mul_(grid)
 
 
 def slack(numbers: int, grid: float, samples: int = 1) -> float:

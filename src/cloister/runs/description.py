@@ -42,6 +42,8 @@ from cloister.runs.selection import Selection
 DRAWS = 5
 """Goes up whenever the same seed gives other cohorts, batches or noise: a run resumed by other code would compute a
 round that was paid for with other bits."""
+DRAWS_ON_A_GRID = 6
+"""The same of runs whose noise is rounded, which goes up with the other one, and by itself."""
 
 
 def describe_run(
@@ -79,7 +81,7 @@ def describe_run(
         precision=fed.precision,
         device=w.device.type,
         software={name: version(name) for name in ("torch", "numpy")},
-        draws=DRAWS,
+        draws=DRAWS_ON_A_GRID if fed.rounds else DRAWS,
         format=FORMAT,
         selection=selection.to_json(),
         divided_by=method.divided_by(fed.denominator),
