@@ -111,6 +111,7 @@ class Copy:
             os.chdir(self.place)
             sys.path[:] = [str(self.place / "src"), *(one for one in sys.path if not Path(one).is_relative_to(ROOT))]
             os.environ |= {"PYTHONPATH": str(self.place / "src"), "OMP_NUM_THREADS": "1"}
+            os.environ.setdefault("CLOISTER_TESTS_WITHIN", "90")  # also of the tests without a bug, which must pass
             sys.dont_write_bytecode = bool(self._planted)
             importlib.invalidate_caches()
             import pytest
