@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from cloister.studies.attacks.found import Attacks, Inverted, most_true_positives
+from cloister.studies.attacks.found import Attacks, Inverted
 from cloister.studies.html.figures.style import SHADES, Drawn, Panel, Style, new_figure
 from cloister.studies.html.gather import Group
 
@@ -35,29 +35,31 @@ def inversions(style: Style, groups: Sequence[Group]) -> Drawn | None:
 def memberships(style: Style, groups: Sequence[Group]) -> Drawn | None:
     """One curve for each run, and what its guarantee allows at most."""
     figure = new_figure("false positive rate", "true positive rate")
-    least = 1.0
+    least, others = 1.0, set()
     for group in groups:
         found = _attacks(group)
-        if found is None or found.membership is None:
+        if found is None or not found.membership:
             continue
-        curve = found.membership
-        least = min(least, 1 / curve.others)
-        pairs = [(x, y) for x, y in zip(curve.false_positives, curve.true_positives, strict=True) if x > 0 and y > 0]
-        figure.add_scatter(
-            x=[x for x, _ in pairs],
-            y=[y for _, y in pairs],
-            mode="lines",
-            line=style.line(group),
-            hovertemplate=f"area {curve.area:.3f}<br>%{{y:.3g}} at %{{x:.3g}}<extra></extra>",
-            meta=style.meta(group),
-        )
-        if found.epsilon is not None and found.delta is not None:
+        others.add(found.others)
+        for curve, dash in zip(reversed(found.membership), ("solid", "dot"), strict=False):
+            least = min(least, 1 / curve.others)
+            both = zip(curve.false_positives, curve.true_positives, strict=True)
+            pairs = [(x, y) for x, y in both if x > 0 and y > 0]
+            figure.add_scatter(
+                x=[x for x, _ in pairs],
+                y=[y for _, y in pairs],
+                mode="lines",
+                line={**style.line(group), "dash": dash},
+                hovertemplate=f"{curve.attack}, area {curve.area:.3f}<br>%{{y:.3g}} at %{{x:.3g}}<extra></extra>",
+                meta=style.meta(group),
+            )
+        if found.epsilon is not None:
             x = [10 ** (-4 * place / 60) for place in range(61)]
             figure.add_scatter(
                 x=x,
-                y=[most_true_positives(one, found.epsilon, found.delta) for one in x],
+                y=[found.allowed(one) for one in x],
                 mode="lines",
-                line={"color": style.color(group), "dash": "dot", "width": 1},
+                line={"color": style.color(group), "dash": "longdash", "width": 1},
                 hovertemplate=f"at most, epsilon {found.epsilon:.3g}<br>%{{y:.3g}} at %{{x:.3g}}<extra></extra>",
                 meta=style.meta(group),
             )
@@ -66,12 +68,15 @@ def memberships(style: Style, groups: Sequence[Group]) -> Drawn | None:
     figure.add_scatter(
         x=[least, 1], y=[least, 1], mode="lines", line={"color": "#8a8a8a", "width": 1}, hoverinfo="skip"
     )
-    span = [math.log10(least), 0.02]
+    span = [math.log10(least), 0.05]
     figure.update_xaxes(type="log", range=span)
     figure.update_yaxes(type="log", range=span)
     caption = (
-        "A sample whose loss under the final model is small is guessed to be a training sample (Yeom et al. 2018). "
-        "Thin dotted lines are what the certified epsilon and delta allow any attacker; the gray one is chance."
+        "Solid: a sample that is likelier under models that saw it than under others is guessed to be a training "
+        "sample (LiRA, Carlini et al. 2022). Dotted, or where no shadow models were trained, solid: one with a small "
+        "loss is (Yeom et al. 2018). Long dashes are what the certified epsilon and delta allow any attacker to tell "
+        "of one sample or another of the same client; the gray line is chance. Who is no member is from "
+        f"{' or '.join(sorted(others))}."
     )
     return Drawn("membership", "Membership inference", caption, (Panel(figure, height=420),), True)
 
