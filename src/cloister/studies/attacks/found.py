@@ -73,7 +73,7 @@ class Attacks:
     @property
     def title(self) -> str:
         """As legends have it."""
-        return "no privacy" if self.epsilon is None else f"epsilon {self.epsilon:.3g}, one {self.unit}"
+        return "no privacy" if self.epsilon is None else f"epsilon {self.epsilon:.3g} per {self.unit}"
 
     def allowed(self, false_positive: float) -> float | None:
         """The true positive rate that the guarantee allows at most, where there is one."""

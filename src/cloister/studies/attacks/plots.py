@@ -62,7 +62,7 @@ def _images(figure: Any, found: Mapping[str, Attacks]) -> None:
         for place, one in enumerate(attacks.inversion):
             every[row][place].imshow(one.found, cmap="gray_r", vmin=0, vmax=1)
             every[row][place].set_title(f"correlation {one.correlation:.2f}", fontsize=7)
-        _beside(every[row][0], "from its update,\n" + name.replace(", ", ",\n"))
+        _beside(every[row][0], "from its update,\n" + name)
     figure.suptitle("Gradient inversion of one client's update", fontsize=9)
 
 

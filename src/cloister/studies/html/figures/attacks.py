@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from cloister.studies.attacks.found import Attacks, Inverted
-from cloister.studies.html.figures.style import SHADES, Drawn, Panel, Style, new_figure
+from cloister.studies.html.figures.style import SHADES, Drawn, Panel, Style, new_figure, words
 from cloister.studies.html.gather import Group
 
-_GAP = 2
+_GAP, _HIGH = 2, 180
 Matrix = list[list[float | None]]
 
 
@@ -22,12 +22,13 @@ def inversions(style: Style, groups: Sequence[Group]) -> Drawn | None:
         found = _attacks(group)
         if found is not None and found.inversion:
             mean = sum(one.correlation for one in found.inversion) / len(found.inversion)
-            panels.append(Panel(_images(found.inversion), f"{group.name}: mean correlation {mean:.2f}", height=260))
+            panels.append(Panel(_images(found.inversion), f"{group.name}: {mean:.2f}", height=_HIGH))
     if not panels:
         return None
     caption = (
         "Above, the one image that a client has; below, what an attacker makes of its update in the first round, who "
-        "knows the model and everybody else's update (Geiping et al. 2020). 1 is the image itself, 0 is nothing of it."
+        "knows the model and everybody else's update (Geiping et al. 2020). The number is the mean correlation "
+        "of both: 1 is the image itself, 0 is nothing of it."
     )
     return Drawn("inversion", "Gradient inversion of one client's update", caption, tuple(panels), True, legend=False)
 
@@ -41,7 +42,7 @@ def memberships(style: Style, groups: Sequence[Group]) -> Drawn | None:
         if found is None or not found.membership:
             continue
         others.add(found.others)
-        for curve, dash in zip(reversed(found.membership), ("solid", "dot"), strict=False):
+        for curve, width in zip(reversed(found.membership), (2.5, 1), strict=False):
             least = min(least, 1 / curve.others)
             both = zip(curve.false_positives, curve.true_positives, strict=True)
             pairs = [(x, y) for x, y in both if x > 0 and y > 0]
@@ -49,7 +50,8 @@ def memberships(style: Style, groups: Sequence[Group]) -> Drawn | None:
                 x=[x for x, _ in pairs],
                 y=[y for _, y in pairs],
                 mode="lines",
-                line={**style.line(group), "dash": dash},
+                name=words(f"{group.name}, {curve.attack}"),
+                line=style.line(group, width=width),
                 hovertemplate=f"{curve.attack}, area {curve.area:.3f}<br>%{{y:.3g}} at %{{x:.3g}}<extra></extra>",
                 meta=style.meta(group),
             )
@@ -59,23 +61,24 @@ def memberships(style: Style, groups: Sequence[Group]) -> Drawn | None:
                 x=x,
                 y=[found.allowed(one) for one in x],
                 mode="lines",
-                line={"color": style.color(group), "dash": "longdash", "width": 1},
+                name=words(f"{group.name}, allowed at most"),
+                line={"color": style.color(group), "dash": "1px,5px", "width": 1.5},
                 hovertemplate=f"at most, epsilon {found.epsilon:.3g}<br>%{{y:.3g}} at %{{x:.3g}}<extra></extra>",
                 meta=style.meta(group),
             )
     if not figure.data:
         return None
     figure.add_scatter(
-        x=[least, 1], y=[least, 1], mode="lines", line={"color": "#8a8a8a", "width": 1}, hoverinfo="skip"
+        x=[least, 1], y=[least, 1], name="chance", mode="lines", line={"color": "#8a8a8a", "width": 1}, hoverinfo="skip"
     )
     span = [math.log10(least), 0.05]
     figure.update_xaxes(type="log", range=span)
     figure.update_yaxes(type="log", range=span)
     caption = (
-        "Solid: a sample that is likelier under models that saw it than under others is guessed to be a training "
-        "sample (LiRA, Carlini et al. 2022). Dotted, or where no shadow models were trained, solid: one with a small "
-        "loss is (Yeom et al. 2018). Long dashes are what the certified epsilon and delta allow any attacker to tell "
-        "of one sample or another of the same client; the gray line is chance. Who is no member is from "
+        "Thick: a sample is guessed to be a training sample if it is likelier under models that saw it than under "
+        "others (LiRA, Carlini et al. 2022). Thin, or thick where no shadow models were trained: if its loss is small "
+        "(Yeom et al. 2018). Dots are the most that the certified epsilon and delta allow any attacker who tells one "
+        "sample of a client from another; the gray line is chance. Non-members are "
         f"{' or '.join(sorted(others))}."
     )
     return Drawn("membership", "Membership inference", caption, (Panel(figure, height=420),), True)
@@ -97,8 +100,8 @@ def _images(found: Sequence[Inverted]) -> go.Figure:
             rows.append(row)
         if name == "image":
             rows += [[None] * len(rows[0])] * _GAP
-    figure = new_figure("", "")
+    figure = new_figure("", "", margin={"l": 0, "r": 0, "t": 4, "b": 4})  # no axes, which would need room
     figure.add_heatmap(z=rows, colorscale=SHADES, showscale=False, hovertemplate="%{z}<extra></extra>")
-    figure.update_xaxes(visible=False, constrain="domain")
-    figure.update_yaxes(visible=False, autorange="reversed", scaleanchor="x", constrain="domain")
+    figure.update_xaxes(visible=False, constrain="domain", constraintoward="left")
+    figure.update_yaxes(visible=False, autorange="reversed", scaleanchor="x", constrain="domain", constraintoward="top")
     return figure
