@@ -1,11 +1,11 @@
 """Attacks on MNIST by its writers, without and with privacy, at the same settings:
 
-    python benchmarks/attacks.py                    all runs, each attacked with 32 shadow models (an hour on one core)
+    python benchmarks/attacks.py                    all runs, each attacked with 32 shadow models (twenty minutes)
     python benchmarks/attacks.py "user 1" "open"    some of them; the others stay as they were found
 
 Runs are those of experiments/attacks.toml, kept in build/attacks, with what attacks found; what is there already is not
 made again. Needs MNIST and the QMNIST labels (CLOISTER_DATA). What was found goes to docs/attacks.json, without any
-image, and the picture to docs/attacks.png: its images are MNIST's, which are public. docs/audit.md quotes both
+image, and pictures to docs/attacks-*.png: their images are MNIST's, which are public. docs/audit.md quotes both
 (`python benchmarks/documents.py`).
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,17 +113,17 @@ def rates(one: Any, found: Any) -> dict[str, Any]:
 
 def text(found: dict[str, Any]) -> str:
     """For docs/audit.md."""
-    heads = "run | accuracy | images found, correlation | attack | area | "
-    heads += "TPR at FPR 0.1 % | at 1 % | at 10 % | allowed at 1 %"
-    lines = [f"| {heads} |", "|---" * 9 + "|"]
+    lines = ["| run | accuracy | images found: correlation |", "|---" * 3 + "|"]
     for row in found["runs"].values():
         least, most = min(row["correlations"]), max(row["correlations"])
+        images = f"{math.floor(1000 * least) / 1000:.3f} to {math.ceil(1000 * most) / 1000:.3f}"
+        lines.append(f"| {row['title']} | {row['accuracy']:.3f} | {images} |")
+    lines += ["", "| run | attack | area | TPR at FPR 0.1 % | at 1 % | allowed at 1 % |", "|---" * 6 + "|"]
+    for row in found["runs"].values():
         for one in row["attacks"]:
-            first = one is row["attacks"][0]
-            images = f"{math.floor(1000 * least) / 1000:.3f} to {math.ceil(1000 * most) / 1000:.3f}"
-            cells = [row["title"], f"{row['accuracy']:.3f}", images] if first else ["", "", ""]
-            cells += [one["attack"], f"{one['area']:.3f} +- {1.96 * one['standard error']:.3f}"]
-            cells += [_percent(at) for at in one["rates"].values()]
+            cells = [row["title"] if one is row["attacks"][0] else "", one["attack"]]
+            cells.append(f"{one['area']:.3f} ± {1.96 * one['standard error']:.3f}")
+            cells += [_percent(one["rates"][rate]) for rate in ("0.001", "0.01")]
             allowed = one["rates"]["0.01"]["allowed"]
             cells.append("anything" if allowed is None else f"{100 * allowed:.1f} %")
             lines.append("| " + " | ".join(cells) + " |")
@@ -130,7 +131,7 @@ def text(found: dict[str, Any]) -> str:
     about = f"Made by `{found['command']}`: {some['members']:,} members and as many others, {found['shadows']} shadow "
     about += f"models for each run, seed {found['seed']}. In brackets: 95 %, Clopper & Pearson, of one model each."
     seeming = found["runs"]["open"]["loss, against the test set of other writers"]
-    about += f"\nAgainst the test set, of other writers, the loss would seem to reach {seeming['area']:.3f} +- "
+    about += f"\nAgainst the test set, of other writers, the loss would seem to reach {seeming['area']:.3f} ± "
     about += f"{1.96 * seeming['standard error']:.3f} without privacy."
     return "\n".join([*lines, "", about])
 
@@ -141,14 +142,17 @@ def _percent(at: dict[str, Any]) -> str:
 
 
 def draw(folder: Path) -> None:
-    """The runs that there are, as `cloister attack` draws them."""
+    """The runs that there are, as `cloister attack` draws them; apart, so that a page is wide enough for each."""
     from cloister.studies.attacks.found import read_attacks
     from cloister.studies.attacks.plots import attacks_plot
 
-    found = [read_attacks(folder / _file(name)) for name in DRAWN if (folder / _file(name)).exists()]
-    picture = DOCS / "attacks.png"
-    attacks_plot({one.title: one for one in found if one is not None}, picture, dpi=110)
-    picture.chmod(0o644)  # the images are MNIST's
+    made = [read_attacks(folder / _file(name)) for name in DRAWN if (folder / _file(name)).exists()]
+    found = [one for one in made if one is not None]
+    images, curves = ([replace(one, membership=[]) for one in found], [replace(one, inversion=[]) for one in found])
+    for name, shown in (("images", images), ("curves", curves)):
+        picture = DOCS / f"attacks-{name}.png"
+        attacks_plot({one.title: one for one in shown}, picture)
+        picture.chmod(0o644)  # the images are MNIST's
 
 
 def _file(name: str) -> str:

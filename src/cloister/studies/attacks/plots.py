@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ def attacks_plot(found: Mapping[str, Attacks], path: Path, dpi: int = 130) -> No
         _images(left, inverted)
     if right is not None:
         _curves(right, guessed)
-    figure.supxlabel(NOT_PRIVATE, color="#B00000", fontsize=7)
+    letters = int(18 * figure.get_figwidth())  # of this size that the picture is wide
+    figure.supxlabel(textwrap.fill(NOT_PRIVATE, letters), color="#B00000", fontsize=7)
     path.touch(mode=0o600)
     path.chmod(0o600)  # training images: for their owner's eyes, as attacks.json is
     figure.savefig(path)
@@ -61,7 +63,7 @@ def _images(figure: Any, found: Mapping[str, Attacks]) -> None:
     for row, (name, attacks) in enumerate(found.items(), start=1):
         for place, one in enumerate(attacks.inversion):
             every[row][place].imshow(one.found, cmap="gray_r", vmin=0, vmax=1)
-            every[row][place].set_title(f"correlation {one.correlation:.2f}", fontsize=7)
+            every[row][place].set_title(f"correlation {round(one.correlation, 2) + 0.0:.2f}", fontsize=7)
         _beside(every[row][0], "from its update,\n" + name)
     figure.suptitle("Gradient inversion of one client's update", fontsize=9)
 

@@ -36,12 +36,13 @@ def inversions(style: Style, groups: Sequence[Group]) -> Drawn | None:
 def memberships(style: Style, groups: Sequence[Group]) -> Drawn | None:
     """One curve for each run, and what its guarantee allows at most."""
     figure = new_figure("false positive rate", "true positive rate")
-    least, others = 1.0, set()
+    least, others, areas = 1.0, set(), []
     for group in groups:
         found = _attacks(group)
         if found is None or not found.membership:
             continue
         others.add(found.others)
+        areas.append(f"{group.name} {found.membership[-1].area:.3f}")
         for curve, width in zip(reversed(found.membership), (2.5, 1), strict=False):
             least = min(least, 1 / curve.others)
             both = zip(curve.false_positives, curve.true_positives, strict=True)
@@ -79,7 +80,7 @@ def memberships(style: Style, groups: Sequence[Group]) -> Drawn | None:
         "others (LiRA, Carlini et al. 2022). Thin, or thick where no shadow models were trained: if its loss is small "
         "(Yeom et al. 2018). Dots are the most that the certified epsilon and delta allow any attacker who tells one "
         "sample of a client from another; the gray line is chance. Non-members are "
-        f"{' or '.join(sorted(others))}."
+        f"{' or '.join(sorted(others))}. Areas under the thick curves: {', '.join(areas)}."
     )
     return Drawn("membership", "Membership inference", caption, (Panel(figure, height=420),), True)
 
