@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attacks
 import audit_pages
 import page
 import paper_pages
@@ -307,6 +308,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "audit-gaussian": lambda: audit_pages.gaussian(read("audit")),
     "audit-methods": lambda: audit_pages.methods(read("audit")),
     "audit-bugs": lambda: audit_pages.bugs(read("audit")),
+    "attacks": lambda: attacks.text(read("attacks")),
     "audit-canaries": lambda: audit_pages.canaries(read("audit")),
     "theory-bounds": paper_pages.theory_bounds,
     "theory-claims": paper_pages.theory_claims,

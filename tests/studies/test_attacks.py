@@ -48,6 +48,8 @@ def test_an_image_comes_back_without_privacy_and_not_with_it(command, folders, t
     assert all(one.guessed == one.label for one in found["open"].inversion)
     assert max(one.correlation for one in found["private"].inversion) < 0.5
     assert found["open"].epsilon is None
+    assert found["open"].allowed(0.1) is None
+    assert found["private"].steps == 2  # add or remove a client: once out, once in
     assert found["private"].epsilon == pytest.approx(8, abs=0.01)
     file = folders / "open" / FILE
     assert json.loads(file.read_text())["mark"] == "NOT PRIVATE"
@@ -62,9 +64,13 @@ def test_an_image_comes_back_without_privacy_and_not_with_it(command, folders, t
 
 
 def test_what_was_found_is_kept_and_damage_is_told(folders):
-    found = attack(folders / "open", ["membership"], samples=50)
+    found = attack(folders / "open", ["membership"], samples=50, shadows=4)
+    assert [(one.attack, one.shadows, one.members) for one in found.membership] == [
+        ("loss", 0, 50),
+        ("likelihood ratio", 4, 50),
+    ]
     assert Attacks.from_json(json.loads(json.dumps(found.to_json()))) == found
-    (folders / "open" / FILE).write_text('{"format": 1, "inversion": 3}')
+    (folders / "open" / FILE).write_text('{"format": 2, "inversion": 3}')
     with pytest.raises(CloisterError, match="attacks"):
         read_attacks(folders / "open")
     (folders / "open" / FILE).unlink()
@@ -73,7 +79,7 @@ def test_what_was_found_is_kept_and_damage_is_told(folders):
 def test_a_curve_is_that_of_scikit_learn():
     random = np.random.default_rng(0)
     inside, outside = random.exponential(1.0, 400).round(2), random.exponential(1.5, 300).round(2)
-    found = membership(torch.from_numpy(inside), torch.from_numpy(outside))
+    found = membership("loss", torch.from_numpy(-inside), torch.from_numpy(-outside))
     truth = roc_auc_score([1] * 400 + [0] * 300, -np.concatenate([inside, outside]))
     assert found.area == pytest.approx(truth, abs=1e-9)
     false_positive, true_positive = roc(-outside, -inside)

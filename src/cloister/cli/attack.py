@@ -25,18 +25,22 @@ def attack(
     images: Annotated[int, typer.Option(help="Of so many clients one image is sought.")] = 4,
     steps: Annotated[int, typer.Option(help="Steps of an inversion.")] = 400,
     samples: Annotated[int, typer.Option(help="So many members, and as many others.")] = 5000,
+    shadows: Annotated[
+        int, typer.Option(help="Shadow models to compare with, 32 say: each takes as long as the run.")
+    ] = 0,
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
 ) -> None:
     """Attack runs of simulations: images from updates, and members from the final model. NOT PRIVATE.
 
     Inversion: from what one client sends in the first round, everybody else's part known, an image is sought whose
     gradient points the same way (Geiping et al. 2020). Membership: who was trained on has a smaller loss (Yeom et al.
-    2018); beside it stands what the certified epsilon and delta allow at most.
+    2018), and with --shadows is more likely under models that saw it (LiRA, Carlini et al. 2022); beside them stands
+    what the certified epsilon and delta allow at most.
 
     \b
     cloister run experiments/attacks.toml --folder runs/open
-    cloister run experiments/attacks.toml method=dp_fedavg clip_norm=0.5 epsilon=8 --folder runs/dp
-    cloister attack runs/open runs/dp -o attacks.png
+    cloister run experiments/attacks.toml method=dp_fedavg clip_norm=0.5 epsilon=1 --folder runs/dp
+    cloister attack runs/open runs/dp --shadows 32 -o attacks.png
 
     Figures go into attacks.json in each folder, and `cloister report` shows them.
     """
@@ -57,15 +61,17 @@ def attack(
     for path in runs:
         with working(f"attacking {path.name}"):
             kinds = [one for one in KINDS if kind in (one, "all")]
-            one = attack_run(path, kinds, images=images, steps=steps, samples=samples, seed=seed)
+            one = attack_run(path, kinds, images=images, steps=steps, samples=samples, shadows=shadows, seed=seed)
         name = one.title if one.title not in found else f"{one.title} ({path.name})"
         found[name] = one
         if one.inversion:
             alike = ", ".join(f"{each.correlation:.2f}" for each in one.inversion)
             say(f"{path}: images were found to a correlation of {alike}")
-        if one.membership is not None:
-            at = ", ".join(f"{value:.3f} at {rate}" for rate, value in one.membership.at.items())
-            say(f"{path}: members are told apart with area {one.membership.area:.3f}; true positive rate {at}")
+        for curve in one.membership:
+            at = ", ".join(f"{value:.4f} at {rate}" for rate, value in curve.at.items())
+            say(f"{path}: members are told apart by the {curve.attack}, area {curve.area:.3f}; true positive rate {at}")
+        if one.membership:
+            say(f"{path}: {one.membership[0].others} members; others are {one.others}")
         say(f"{write_attacks(path, one)}: NOT PRIVATE")
     attacks_plot(found, picture)
     say(f"plot: {picture}")

@@ -1,11 +1,8 @@
-"""Membership inference: was a sample in the training data? Guessed by its loss under the final model.
+"""Membership inference: was a sample in the training data? Guessed by a score of it under the final model.
 
-Yeom, Giacomelli, Fredrikson & Jha, "Privacy risk in machine learning: analyzing the connection to overfitting",
-CSF 2018. Curves are to be read where false alarms are few (Carlini et al. 2022). What (epsilon, delta) allows at most:
-
-    TPR <= exp(epsilon) FPR + delta     and     1 - FPR <= exp(epsilon) (1 - TPR) + delta
-
-for a sample, or for a client and so for any sample of it.
+The loss alone: the smaller, the more likely a member (Yeom, Giacomelli, Fredrikson & Jha, "Privacy risk in machine
+learning: analyzing the connection to overfitting", CSF 2018). By shadow models: `likelihood.py`. Curves are to be read
+where false alarms are few (Carlini et al. 2022).
 """
 
 from __future__ import annotations
@@ -13,37 +10,48 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 from scipy.integrate import trapezoid
 from torch import Tensor
 
-from cloister.client.losses import Loss
+from cloister.auditing.bounds import at_least, at_most
 from cloister.studies.attacks.found import Membership
 
 _POINTS, _AT_ONCE = 200, 1000
 LOW = (0.001, 0.01, 0.1)
 """False positive rates at which the true positive rate is told."""
+BY_LOSS, BY_RATIO = "loss", "likelihood ratio"
+"""The scores, as pictures name them."""
+_MISS = 0.025
+"""On either side of an interval of 95 %."""
 
 Vector = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
-def membership(inside: Tensor, outside: Tensor) -> Membership:
-    """From the losses of members and of others: the smaller, the more likely a member."""
-    negative, positive = (-t.double().cpu().numpy() for t in (outside, inside))
+def membership(attack: str, inside: Tensor, outside: Tensor, shadows: int = 0) -> Membership:
+    """From the scores of members and of others: the larger, the more likely a member."""
+    negative, positive = (scores.double().cpu().numpy() for scores in (outside, inside))
     false_positive, true_positive = roc(negative, positive)
     at = {f"{rate:g}": float(true_positive[false_positive <= rate].max(initial=0.0)) for rate in LOW}
-    area = float(trapezoid(true_positive, false_positive))
     low = math.log10(max(1 / len(negative), 1e-6))
     wanted = np.concatenate([[0.0], np.logspace(low, 0, _POINTS)])
     places = np.searchsorted(false_positive, wanted, side="right") - 1
     return Membership(
+        attack,
+        shadows,
         [round(float(x), 6) for x in wanted],
         [round(float(true_positive[place]), 6) for place in places],
-        area,
+        float(trapezoid(true_positive, false_positive)),
+        area_error(negative, positive),
         at,
+        {name: interval(round(rate * len(positive)), len(positive)) for name, rate in at.items()},
         len(positive),
         len(negative),
     )
+
+
+def interval(hits: int, of: int) -> list[float]:
+    """The chances that so many hits leave possible at 95 % (Clopper & Pearson 1934)."""
+    return [round(at_least(hits, of, _MISS), 6), round(at_most(hits, of, _MISS), 6)]
 
 
 def roc(negative: Vector, positive: Vector) -> tuple[Vector, Vector]:
@@ -54,10 +62,19 @@ def roc(negative: Vector, positive: Vector) -> tuple[Vector, Vector]:
     return false_positive, true_positive
 
 
-def losses(module: torch.nn.Module, loss: Loss, inputs: Tensor, labels: Tensor) -> Tensor:
-    """Of every sample by itself; the module takes inputs as they are stored."""
-    pieces = range(0, len(labels), _AT_ONCE)
-    with torch.no_grad():
-        found = [loss(module(inputs[at : at + _AT_ONCE]), labels[at : at + _AT_ONCE]) for at in pieces]
-    joined = torch.cat(found)
-    return joined.flatten(1).mean(1) if joined.dim() > 1 else joined
+def area_error(negative: Vector, positive: Vector) -> float:
+    """The standard error of the area under the curve (DeLong, DeLong & Clarke-Pearson 1988)."""
+    if min(len(negative), len(positive)) < 2:
+        return math.inf
+    variances = [
+        np.var(_below(other, one), ddof=1) / len(one) for one, other in ((positive, negative), (negative, positive))
+    ]
+    return float(np.sqrt(sum(variances)))
+
+
+def _below(among: Vector, scores: Vector) -> Vector:
+    """Which part of the others each score exceeds; what is equal counts half."""
+    ordered = np.sort(among)
+    sides = [np.searchsorted(ordered, scores, side=side) for side in ("left", "right")]
+    places: Vector = (sides[0] + sides[1]) / (2 * len(among))
+    return places

@@ -50,7 +50,7 @@
     if (own.scene) {
       return { ...found, margin: { l: 0, r: 0, t: 0, b: 0 }, dragmode: "turntable", scene: { xaxis: space, yaxis: space, zaxis: space } };
     }
-    return { ...found, xaxis: { ...axis, showline: true }, yaxis: axis };
+    return { ...found, margin: own.margin || found.margin, xaxis: { ...axis, showline: true }, yaxis: axis };
   };
 
   // Nothing that would leave this page; where nothing can hover, the buttons would always lie over the plot.
