@@ -1,0 +1,54 @@
+"""The queue of cells from many tables: what is asked for once runs once, and nothing that came out is lost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from cloister.studies.papers.outcomes import Outcome
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import paper_tables
+
+    return paper_tables
+
+
+def outcome(accuracy):
+    scores = {"final": accuracy, "best": accuracy, "best_mean_client": None}
+    measured = {"train_accuracy": None, "accuracy_gap": None, "megabytes": 1.0}
+    return Outcome(scores, measured, 2.93, 1e-5, 2.93, 1e-5, None, 0.96, 20, 20, "add or remove one", 1.0, [], {})
+
+
+def test_rows_come_in_the_order_asked_for_and_once(tables):
+    rows = ["PFL*2.93*SN+Lin*(20, 1)", "PFL*2.93*SN+Lin*"]
+    asked = {"keys": {"device": "cpu"}, "cells": [{"name": "pfl-table2-mnist", "rows": rows, "seeds": [3]}] * 2}
+    found = tables.items_of(asked)
+    assert len(found) == len({item.place for item in found}) == 6
+    assert found[0].cell.endswith("split (20, 1)")
+    assert all(item.seed == 3 and item.keys == {"device": "cpu"} for item in found)
+
+
+def test_what_has_ended_survives_a_process_that_was_killed(tables, tmp_path):
+    (item,) = tables.items_of({"cells": [{"name": "pfl-table2-mnist", "rows": ["PFL*2.93*SN+Lin*(1, 20)"]}]})
+    path = tmp_path / "outcomes.jsonl"
+    whole = json.dumps({"item": asdict(item), "outcome": asdict(outcome(97.5))})
+    path.write_text(whole + "\n" + whole[: len(whole) // 2])
+    ((there, found),) = tables.known(path)
+    assert (there, found) == (item, outcome(97.5))
+    tables.write([path], tmp_path / "tables")
+    (cell,) = [
+        cell
+        for cell in json.loads((tmp_path / "tables" / item.table / "reproduce.json").read_text())["cells"]
+        if cell["quantity"] == "accuracy"
+    ]
+    assert cell["cell"] == item.cell
+    assert cell["here"]["mean"] == 97.5
+    assert cell["paper"]["mean"] == 97.52
