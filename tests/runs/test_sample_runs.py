@@ -356,3 +356,18 @@ def test_a_threshold_can_start_from_gradients_on_noise_however_small():
     method = cl.methods.adap_dp_fl(noise_decay=1.0, noise_multiplier=1.0)
     layout = Layout.of(torch.nn.Linear(3, 1))
     bind_method(method, cl.full(), layout, 4, norms=lambda: torch.full((5,), 1e-3))
+
+
+@pytest.mark.parametrize("rounded", [True, False])
+def test_a_run_whose_seed_gives_other_noise_today_is_not_resumed(rounded, tmp_path, monkeypatch):
+    """What a round that was paid for is computed with again must be the noise of then: rounded noise is drawn otherwise
+    since number 6, floats are not."""
+    settings = {"folder": tmp_path / "run", "rounded_noise": rounded, "checkpoint_every": 1}
+    with monkeypatch.context() as then, killed_in_round(then, 3):
+        then.setattr("cloister.runs.description.DRAWS_ON_A_GRID", 5)
+        go(pfl(), **settings)
+    if rounded:
+        with pytest.raises(CloisterError, match="draws"):
+            go(pfl(), **settings, resume=True)
+    else:
+        assert len(go(pfl(), **settings, resume=True).history) == 3
