@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.output import say, working
+from cloister.cli.output import say
 from cloister.errors import expect, expect_one_of
+from cloister.runs.progress_line import Part, ProgressLine
 
 if TYPE_CHECKING:
     from cloister.studies.attacks.found import Attacks
 
 _KINDS = ("inversion", "membership", "all")
+
+
+@contextmanager
+def _steps(name: str, total: int) -> Iterator[Callable[[], None]]:
+    """A line about shadow models and images, as they are done; each takes a while."""
+    done = itertools.count(1)
+    with ProgressLine(True, max(total, 1), unit="step") as line:
+
+        def tick() -> None:
+            number = next(done)
+            line.update(number, [Part(f"attacking {name}, step {number}/{total}", f"{number}/{total}", weight=9)])
+
+        line.update(0, [Part(f"attacking {name}", weight=9)])
+        yield tick
 
 
 def attack(
@@ -59,9 +77,11 @@ def attack(
     expect_plot(picture)
     found: dict[str, Attacks] = {}
     for path in runs:
-        with working(f"attacking {path.name}"):
-            kinds = [one for one in KINDS if kind in (one, "all")]
-            one = attack_run(path, kinds, images=images, steps=steps, samples=samples, shadows=shadows, seed=seed)
+        kinds = [one for one in KINDS if kind in (one, "all")]
+        with _steps(path.name, shadows * ("membership" in kinds) + images * ("inversion" in kinds)) as tick:
+            one = attack_run(
+                path, kinds, images=images, steps=steps, samples=samples, shadows=shadows, seed=seed, tick=tick
+            )
         name = one.title if one.title not in found else f"{one.title} ({path.name})"
         found[name] = one
         if one.inversion:

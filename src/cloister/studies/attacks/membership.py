@@ -16,7 +16,7 @@ from torch import Tensor
 from cloister.auditing.bounds import at_least, at_most
 from cloister.studies.attacks.found import Membership
 
-_POINTS, _AT_ONCE = 200, 1000
+_POINTS = 200
 LOW = (0.001, 0.01, 0.1)
 """False positive rates at which the true positive rate is told."""
 BY_LOSS, BY_RATIO = "loss", "likelihood ratio"
