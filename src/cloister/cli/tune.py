@@ -79,7 +79,7 @@ def tune(
                 public_data=public_data,
                 distribution=shape,
                 final=final,
-                told=_tell(trials, searched, shown),
+                told=_tell(searched, shown),
             )
     except KeyboardInterrupt:
         goes_on = f"the same command with --folder {path} goes on from here"
@@ -88,15 +88,16 @@ def tune(
     _show(found, path)
 
 
-def _tell(trials: int, searched: dict[str, str], line: ProgressLine) -> Any:
+def _tell(searched: dict[str, str], line: ProgressLine) -> Any:
     from cloister.runs.progress_line import Part
     from cloister.studies.tuning.result import shown
 
     def told(trial: Trial) -> None:
         settings = " ".join(f"{name}={shown(trial.settings[name])}" for name in searched)
         result = trial.error if trial.score is None else f"{trial.score:.4f}"
-        say(f"trial {trial.number + 1}/{trials}: {settings}: {result}", err=True)
-        line.update(trial.number + 1, [Part(f"trial {trial.number + 1}/{trials}", weight=9)])
+        count = f"trial {trial.number + 1}/{trial.of}"
+        say(f"{count}: {settings}: {result}", err=True)
+        line.update(trial.number + 1, [Part(count, weight=9)])
 
     return told
 

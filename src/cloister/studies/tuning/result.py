@@ -25,6 +25,8 @@ class Trial:
     """Standard deviation over seeds, where there are several."""
     seconds: float = 0.0
     error: str | None = None
+    of: int | None = None
+    """How many there will be, as far as this one was told when it was finished."""
 
 
 @dataclass(frozen=True, repr=False)
