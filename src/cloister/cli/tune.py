@@ -120,7 +120,8 @@ def _show(found: Tuned, path: Path) -> None:
             say(f"\nof the variation of the score: {shares}")
     say("\nbest: " + " ".join(f"{name}={shown(value)}" for name, value in found.settings.items()))
     if found.certificate is not None:
-        say(f"{found.metric} by private validation: {found.score:.4f}\n\n{found.certificate}\n")
+        noise = "" if found.noise is None else f", noise of standard deviation {found.noise:.2g} included"
+        say(f"{found.metric} by private validation: {found.score:.4f}{noise}\n\n{found.certificate}\n")
     elif found.final is not None:
         scores = ", ".join(f"{name} {'-' if one is None else f'{one:.4f}'}" for name, one in found.final.scores.items())
         say(f"on all training data, tested once: {scores}, epsilon {_epsilon(found.final)}")

@@ -55,6 +55,8 @@ class Tuned:
     """Of the whole tuning where it was charged."""
     model: TrainedModel | None = None
     """The selected trial's, where the tuning was charged."""
+    noise: float | None = None
+    """The standard deviation of the noise in every candidate's score, where the tuning was charged."""
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={shown(value)}" for name, value in self.settings.items())
