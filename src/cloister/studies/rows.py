@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloister.privacy.certificate_text import round_up
 from cloister.runs.metric_text import SHARES, SMALLER_IS_BETTER
-from cloister.runs.report.comparison import Compared, series_name
+from cloister.runs.report.comparison import Compared, neighbors_in_short, series_name
 from cloister.studies.statistics import Ranked, Scores, Summary, ranking, summary
 
 
@@ -73,7 +72,7 @@ class Row:
     @property
     def neighbors(self) -> str | None:
         """What epsilon is about, in a few words, such as "add or remove one client"; None without a guarantee."""
-        return re.split("[:,;]", self.runs[0].adjacency)[0] if self.private else None
+        return neighbors_in_short(self.runs[0].adjacency) if self.private else None
 
 
 def rows_of(runs: Iterable[Compared]) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,15 @@ def series_name(label: str, swept: Mapping[str, Any]) -> str:
     'dp_fedavg lr=0.1'
     """
     return " ".join([label, *(f"{key}={in_a_table(swept[key])}" for key in swept if key not in ("epsilon", "seed"))])
+
+
+def neighbors_in_short(adjacency: str) -> str:
+    """What a certificate says of neighbors, without the details.
+
+    >>> neighbors_in_short("replace one client: all its data become any others")
+    'replace one client'
+    """
+    return re.split("[:,;]", adjacency)[0]
 
 
 def in_a_table(value: Any) -> str:
