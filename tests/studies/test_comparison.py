@@ -115,6 +115,16 @@ def test_tables_agree_in_every_format_and_show_what_differs(comparison):
         comparison.table("html")
 
 
+def test_no_text_breaks_latex(comparison):
+    """Each of these stopped a compiler, or came out as something else."""
+    label = "λ 50% a_b #1 & {x} ~^\\ |--y"
+    row = rows_of([replace(comparison.results[0], label=label), replace(comparison.results[1], label="[x] é")])
+    line, second = table(row, "latex").splitlines()[5:7]
+    expected = "$\\lambda$ 50\\% a\\_b \\#1 \\& \\{x\\} \\textasciitilde{}\\textasciicircum{}\\textbackslash{} "
+    assert line.startswith(expected + "\\textbar{}-{}-y & ")
+    assert second.startswith("{}[x] é & ")
+
+
 def test_seeds_that_are_not_the_same_for_all_are_shown(comparison):
     rows = rows_of(comparison.results[:-1])
     assert "| 0 1 |" in table(rows)

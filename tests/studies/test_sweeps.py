@@ -117,6 +117,8 @@ def test_data_are_read_once_for_all_cells(monkeypatch):
         ({"seed": [1, 1]}, r"different values for seed, found \[1, 1\]"),
         ({"epsilon": [2.0, 8.0], "epsilons": [2.0]}, "Expected epsilon or epsilons, found both"),
         (["lr=0.1,0.3"], r"several values in brackets, found '0.1,0.3': write \[0.1,0.3\]"),
+        (["seed=[0..2]"], r"several values in brackets, found '\[0..2\]': write \[0,1,2\]"),
+        (["seed=[0 1 2]"], r"write \[0,1,2\]"),
         (["lr=[0.1,0.3"], r"write \[0.1,0.3\]"),
     ],
 )

@@ -171,13 +171,28 @@ def _label(method: Any) -> str:
 def _listed(value: Any) -> Any:
     """Words in brackets without their quotes, as a shell leaves them: model=[mlp,logistic]."""
     if isinstance(value, str):
-        numbers = re.fullmatch(r"\[?\s*([\d.eE+-]+(\s*,\s*[\d.eE+-]+)+)", value)
-        bare = "" if numbers is None else numbers[1]
-        expect(not bare, "several values in brackets", value, f"write [{bare}], in quotes where the shell needs them")
+        meant = _meant(value)
+        expect(not meant, "several values in brackets", value, f"write [{meant}], in quotes where the shell needs them")
     if not (isinstance(value, str) and value[:1] + value[-1:] == "[]"):
         return value
     quoted = re.sub(r"[^\[\],\s][^\[\],]*", lambda found: _quoted(found[0].strip()), value)
     return _toml(quoted, value)
+
+
+def _meant(text: str) -> str:
+    """The values that somebody may have meant who has written a list in another way; nothing of any other text.
+
+    >>> _meant("0,1"), _meant("[0 1 2]"), _meant("[0..4]"), _meant("range(3)"), _meant("[0,1]"), _meant("../data")
+    ('0,1', '0,1,2', '0,1,2,3,4', '0,1,2', '', '')
+    """
+    numbers = re.fullmatch(r"\[?\s*([\d.eE+-]+(?:\s*,\s*[\d.eE+-]+)+)|\[?\s*([\d.eE+-]+(?:\s+[\d.eE+-]+)+)\s*\]?", text)
+    if numbers:
+        return numbers[1] or ",".join(numbers[2].split())
+    span = re.fullmatch(r"\[?\s*(\d+)\s*\.{2,}\s*(\d+)\s*\]?|range\((\d+)\)", text)
+    if span is None:
+        return ""
+    whole = range(int(span[1]), int(span[2]) + 1) if span[1] else range(int(span[3]))
+    return ",".join(map(str, whole[:10])) + ",..." * (len(whole) > 10)
 
 
 def _quoted(text: str) -> str:

@@ -184,6 +184,9 @@ def _csv(found: Sequence[Mapping[str, Any]]) -> str:
     return page.getvalue()
 
 
+_GREEK = "alpha beta gamma delta varepsilon zeta eta theta kappa lambda mu nu xi pi rho sigma tau varphi chi psi omega"
+"""Letters that people name methods after, and that LaTeX has in formulas alone."""
+
 _ESCAPED = {
     **{one: f"\\{one}" for one in "&%$#_{}"},
     "\\": "\\textbackslash{}",
@@ -192,6 +195,8 @@ _ESCAPED = {
     "±": "$\\pm$",
     "<": "$<$",
     ">": "$>$",
+    "|": "\\textbar{}",
+    **{letter: f"$\\{name}$" for letter, name in zip("αβγδεζηθκλμνξπρστφχψω", _GREEK.split(), strict=True)},
 }
 
 
@@ -210,4 +215,5 @@ def _latex(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return "".join(_ESCAPED.get(one, one) for one in text)
+    plain = "".join(_ESCAPED.get(one, one) for one in text).replace("--", "-{}-")  # no dash of two hyphens
+    return f"{{}}{plain}" if plain[:1] in ("[", "*") else plain  # after the end of a row these would belong to it
