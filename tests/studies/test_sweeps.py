@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from cloister.errors import CloisterError
@@ -34,6 +35,12 @@ def test_cells_are_the_product_of_all_lists_and_the_seed_changes_fastest():
     assert [cell.seed for cell in cells] == [0, 1, 0, 1]
     assert len({cell.row for cell in cells}) == 2
     assert names({**RUN, "lr": [0.3, 1]}, ["seed=[0,1]"]) == [cell.folder for cell in cells], "whatever the order"
+
+
+def test_ranges_tuples_and_arrays_are_lists_in_python():
+    lists = names({**RUN, "seed": [0, 1, 2]}, {"lr": [0.1, 0.25]})
+    assert names({**RUN, "seed": range(3)}, {"lr": (0.1, 0.25)}) == lists
+    assert names({**RUN, "seed": np.arange(3)}, {"lr": list(np.array([0.1, 0.25]))}) == lists
 
 
 def test_a_list_of_one_list_is_that_list_and_no_name():

@@ -121,11 +121,11 @@ def _said_of(label: str | None) -> Iterator[None]:
 
 def _read(source: Source, overrides: Iterable[str] | Mapping[str, Any]) -> _Plan:
     if isinstance(overrides, Mapping):
-        over = dict(overrides)
+        over = {key: _as_lists(one) for key, one in overrides.items()}
     else:
         over = {key: _listed(one) for key, one in load(None, overrides).items()}
     expect_type("source", source, (str, Path, Mapping), "a file, or a mapping with what one would hold")
-    values: dict[str, Any] = dict(source) if isinstance(source, Mapping) else {**load(Path(source))}
+    values: dict[str, Any] = _as_lists(source) if isinstance(source, Mapping) else {**load(Path(source))}
     if "epsilons" in over:
         values["epsilons"] = over.pop("epsilons")
         if "epsilon" in over:
@@ -166,6 +166,19 @@ def _flat(epsilons: list[float] | None, values: dict[str, Any], over: dict[str, 
 
 def _label(method: Any) -> str:
     return str(method).rpartition(":")[2]
+
+
+def _as_lists(value: Any) -> Any:
+    """Values as a file would hold them: lists for ranges, tuples and arrays, as they are at hand in a notebook.
+
+    >>> _as_lists({"seed": range(3), "lr": (0.1, 0.3)})
+    {'seed': [0, 1, 2], 'lr': [0.1, 0.3]}
+    """
+    if isinstance(value, Mapping):
+        return {key: _as_lists(one) for key, one in value.items()}
+    if hasattr(value, "tolist"):  # of numpy and torch, a single number too
+        return value.tolist()
+    return [_as_lists(one) for one in value] if isinstance(value, (list, tuple, range)) else value
 
 
 def _listed(value: Any) -> Any:
