@@ -17,20 +17,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import random
 import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
 from cloister.runs.config_file import load
-from recipe_surrogate import PREPARING, Source, Split, Values, checked, inputs_of, scores
+from recipe_inputs import PREPARING, Source, Split, Values, inputs_of, plan_ahead
+from recipe_surrogate import checked, scores
 
 RECIPES = Path(__file__).resolve().parents[1] / "experiments" / "best"
 SETTINGS = ("mnist-shards-2.0", "mnist-agents-1.0", "mnist-writers-2.0", "emnist-users-2.0", "cifar10-agents-sum-1.0")
@@ -44,6 +49,7 @@ Draw = tuple[int, int]
 FIRST: Draw = (0, 0)
 SECOND: tuple[Draw, ...] = ((0, 1), (0, 2))
 LAST: tuple[Draw, ...] = ((0, 3), (1, 4), (0, 5), (1, 6), (1, 7), (0, 8))
+LEAST_DRAWS = 3
 
 Change = dict[str, Any]
 """New values of some keys; None takes a key away."""
@@ -127,6 +133,7 @@ class Search:
     name: str
     source: Source
     seconds: float
+    pool: Executor
     out: IO[str]
     found: dict[str, dict[Draw, float]] = field(default_factory=lambda: defaultdict(dict))
     """By candidate, as JSON."""
@@ -146,9 +153,10 @@ class Search:
     def play(self, candidates: Iterable[Values], draw: Draw, stage: str) -> None:
         """Score what has not been scored, those with the same inputs together."""
         groups: dict[str, list[Values]] = defaultdict(list)
-        for one in {_name(one): one for one in candidates}.values():
-            if draw not in self.found[_name(one)]:
-                groups[_prepared(one)].append(one)
+        new = {_name(one): one for one in candidates if draw not in self.found[_name(one)]}
+        plan_ahead(new.values(), self.source.units, self.pool)
+        for one in new.values():
+            groups[_prepared(one)].append(one)
         if draw[0] not in self.splits:
             self.splits[draw[0]] = self.source.split(draw[0])
         for group in groups.values():
@@ -205,25 +213,27 @@ class Search:
 
     def confirm(self) -> list[Values]:
         """Fewer candidates with more draws; those that are left, with draws that nothing was chosen by."""
+        known = [FIRST]
         for draw, count in zip(SECOND, (4 * ELITE, 2 * ELITE), strict=True):
-            known = [FIRST, *SECOND[: SECOND.index(draw)]]
-            for one in self.best(known, count):
-                if self.spent < CONFIRMING:
-                    self.play([one], draw, "confirm")
-        left = next(best for best in (self.best([FIRST, *SECOND], ELITE), self.best([FIRST], ELITE)) if best)
+            if self.spent < CONFIRMING:
+                self.play(self.best(known, count), draw, "confirm")
+                known.append(draw)
+        left = self.best(known, ELITE)
         for number, draw in enumerate(LAST):
-            if number < 3 or self.spent < 1:
+            if number < LEAST_DRAWS or self.spent < 1:
                 self.play([self.current, *left], draw, "last")
         return left
 
-    def ranked(self, left: list[Values]) -> list[tuple[float, float, Values]]:
-        """By the mean over the last draws that all have: mean, deviation, keys."""
-        names = {_name(one): one for one in (self.current, *left)}
-        draws = [draw for draw in LAST if all(draw in self.found[name] for name in names)]
-        rows = [([self.found[name][draw] for draw in draws], one) for name, one in names.items()]
-        return sorted(
-            ((statistics.fmean(got), statistics.stdev(got), one) for got, one in rows), key=lambda row: -row[0]
-        )
+    def ranked(self, left: list[Values]) -> list[Values]:
+        """By the mean over the last draws: score, how much above the recipe with the same draws, and its error."""
+        draws = [draw for draw in LAST if draw in self.found[_name(self.current)]]
+        recipe, rows = self.found[_name(self.current)], []
+        for name, one in {_name(one): one for one in (self.current, *left)}.items():
+            gains = [self.found[name][draw] - recipe[draw] for draw in draws]
+            error = statistics.stdev(gains) / math.sqrt(len(draws))
+            score = statistics.fmean(self.found[name][draw] for draw in draws)
+            rows.append({"score": score, "gain": statistics.fmean(gains), "error": error, "keys": self.difference(one)})
+        return sorted(rows, key=lambda row: -row["score"])
 
 
 def _name(candidate: Values) -> str:
@@ -234,27 +244,28 @@ def _prepared(candidate: Values) -> str:
     return json.dumps({key: candidate.get(key) for key in PREPARING})
 
 
-def search(name: str, source: Source, seconds: float, out: IO[str]) -> None:
+def search(name: str, source: Source, seconds: float, pool: Executor, out: IO[str]) -> None:
     """One recipe, and its ranking."""
-    this = Search(name, source, seconds, out)
+    this = Search(name, source, seconds, pool, out)
     this.explore()
     explored = len(this.found)
     rows = this.ranked(this.confirm())
+    this.write({"setting": name, "ranking": rows})
     print(f"\n{name}: {explored} candidates in {time.perf_counter() - this.started:.0f} s\n")
-    print("| held out, % | keys |\n| --- | --- |")
-    for mean, deviation, one in rows:
-        keys = " ".join(f"{key}={json.dumps(value)}" for key, value in this.difference(one).items())
-        print(f"| {100 * mean:.2f} ± {100 * deviation:.2f} | {keys or 'THE RECIPE AS IT IS'} |", flush=True)
-    ranking = [{"score": mean, "deviation": deviation, "keys": this.difference(one)} for mean, deviation, one in rows]
-    this.write({"setting": name, "ranking": ranking})
+    print("| held out, % | above the recipe | keys |\n| --- | --- | --- |")
+    for row in rows:
+        keys = " ".join(f"{key}={json.dumps(value)}" for key, value in row["keys"].items()) or "the recipe as it is"
+        print(
+            f"| {100 * row['score']:.2f} | {100 * row['gain']:+.2f} ± {100 * row['error']:.2f} | {keys} |", flush=True
+        )
 
 
 def check(name: str, source: Source, seeds: Sequence[int]) -> None:
     """The recipe as it is, by the library and simulated."""
     library, simulated = checked(source.split(0), source.values, seeds)
-    told: Callable[[list[float]], str] = lambda found: ", ".join(f"{100 * one:.2f}" for one in found)  # noqa: E731
     gap = 100 * (statistics.fmean(simulated) - statistics.fmean(library))
-    print(f"{name}: library {told(library)}; simulated {told(simulated)}; {gap:+.2f}", flush=True)
+    told = [", ".join(f"{100 * one:.2f}" for one in found) for found in (library, simulated)]
+    print(f"{name}: library {told[0]}; simulated {told[1]}; difference {gap:+.2f}", flush=True)
 
 
 def main() -> None:
@@ -269,19 +280,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high")
-    with open(options.out, "w") if options.out else open("/dev/null", "w") as out:
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool, open(options.out or os.devnull, "w") as out:
         for name in options.settings.split(","):
             started = time.perf_counter()
-            values = {key: value for key, value in load(RECIPES / f"{name}.toml").items() if key != "tuned"}
+            values: Values = {key: value for key, value in load(RECIPES / f"{name}.toml").items() if key != "tuned"}
             if options.small and options.check:  # as much noise beside fewer samples would leave nothing to compare
-                values["epsilon"] /= SMALL
+                values["epsilon"] = float(values["epsilon"]) / SMALL
             source = Source.of(values, SMALL if options.small else 1.0, options.device)
             source.features(values)
             print(f"{name}: features after {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
             if options.check:
                 check(name, source, range(3))
             else:
-                search(name, source, options.seconds, out)
+                search(name, source, options.seconds, pool, out)
 
 
 if __name__ == "__main__":
