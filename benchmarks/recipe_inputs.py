@@ -100,12 +100,15 @@ class Source:
         raw = self._scattered(options.scatter_flips)
         return torch.cat([normalized_tensor(part, options) for part in torch.split(raw, _ROWS)])
 
+    @cached_property
+    def _images(self) -> str:
+        return hashlib.sha256(np.ascontiguousarray(self.raw.train.inputs).data).hexdigest()
+
     def _scattered(self, flips: bool) -> Tensor:
         """Computed once for the same images, whatever they are called: QMNIST's are MNIST's."""
-        inputs = np.ascontiguousarray(self.raw.train.inputs)
-        key = hashlib.sha256(inputs.data).hexdigest(), flips
+        key = self._images, flips
         if key not in _features:
-            images = torch.from_numpy(inputs.copy()).to(self.device).float() / 255
+            images = torch.from_numpy(np.array(self.raw.train.inputs)).to(self.device).float() / 255
             size = 2048 if self.device == "cuda" else 256  # few launches, where these are what takes time
             found = torch.from_numpy(scatter(images, size)).to(self.device)
             if flips:

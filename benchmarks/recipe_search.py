@@ -34,6 +34,7 @@ from typing import IO, Any
 import torch
 
 from cloister.runs.config_file import load
+from cloister.runs.signatures import introspected
 from recipe_inputs import PREPARING, Source, Split, Values, inputs_of, plan_ahead
 from recipe_surrogate import checked, scores
 
@@ -281,6 +282,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool, open(options.out or os.devnull, "w") as out:
+        for _ in range(os.cpu_count() or 1):
+            pool.submit(introspected)  # processes start, and import what they need, beside the first features
         for name in options.settings.split(","):
             started = time.perf_counter()
             values: Values = {key: value for key, value in load(RECIPES / f"{name}.toml").items() if key != "tuned"}
