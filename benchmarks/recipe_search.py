@@ -136,6 +136,7 @@ class Search:
     seconds: float
     pool: Executor
     out: IO[str]
+    columns: int
     found: dict[str, dict[Draw, float]] = field(default_factory=lambda: defaultdict(dict))
     """By candidate, as JSON."""
     started: float = field(default_factory=time.perf_counter)
@@ -144,15 +145,15 @@ class Search:
         self.splits: dict[int, Split] = {}
         self.random = random.Random(0)
         self.current = self.source.values
-        self.most = max(4, COLUMNS // self.source.raw.classes)
+        self.most = max(4, self.columns // self.source.raw.classes)
 
     @property
     def spent(self) -> float:
         """The part of the time that is over."""
         return (time.perf_counter() - self.started) / self.seconds
 
-    def play(self, candidates: Iterable[Values], draw: Draw, stage: str) -> None:
-        """Score what has not been scored, those with the same inputs together."""
+    def play(self, candidates: Iterable[Values], draw: Draw, stage: str, until: float = math.inf) -> None:
+        """Score what has not been scored, those with the same inputs together, and some at least, whatever the time."""
         groups: dict[str, list[Values]] = defaultdict(list)
         new = {_name(one): one for one in candidates if draw not in self.found[_name(one)]}
         plan_ahead(new.values(), self.source.units, self.pool)
@@ -163,6 +164,8 @@ class Search:
         for group in groups.values():
             inputs = inputs_of(self.splits[draw[0]], group[0], draw[1])
             for first in range(0, len(group), self.most):
+                if first and self.spent > until:
+                    return
                 some = group[first : first + self.most]
                 for one, score in zip(some, scores(inputs, some, draw[1]), strict=True):
                     self.found[_name(one)][draw] = score
@@ -196,7 +199,7 @@ class Search:
         """One draw: the recipe's own inputs first, with every single change of training; then changes of both."""
         inputs, training = prepared_by(self.current), trained_by(self.current)
         single = [changed(self.current, change) for changes in training.values() for change in changes]
-        self.play([self.current, *single], FIRST, "explore")
+        self.play([self.current, *single], FIRST, "explore", EXPLORING)
         untried = [changed(self.current, change) for changes in inputs.values() for change in changes]
         untried = list({_prepared(one): one for one in untried if _prepared(one) != _prepared(self.current)}.values())
         self.random.shuffle(untried)
@@ -210,7 +213,7 @@ class Search:
             group = [changed(one, same) for one in (*elite[: self.most // 3], self.current)]
             while len(group) < self.most:
                 group.append(self.mutated(self.random.choice(group), training, self.random.choice((1, 1, 2, 3))))
-            self.play(group, FIRST, "explore")
+            self.play(group, FIRST, "explore", EXPLORING)
 
     def confirm(self) -> list[Values]:
         """Fewer candidates with more draws; those that are left, with draws that nothing was chosen by."""
@@ -245,14 +248,13 @@ def _prepared(candidate: Values) -> str:
     return json.dumps({key: candidate.get(key) for key in PREPARING})
 
 
-def search(name: str, source: Source, seconds: float, pool: Executor, out: IO[str]) -> None:
+def search(this: Search) -> None:
     """One recipe, and its ranking."""
-    this = Search(name, source, seconds, pool, out)
     this.explore()
     explored = len(this.found)
     rows = this.ranked(this.confirm())
-    this.write({"setting": name, "ranking": rows})
-    print(f"\n{name}: {explored} candidates in {time.perf_counter() - this.started:.0f} s\n")
+    this.write({"setting": this.name, "ranking": rows})
+    print(f"\n{this.name}: {explored} candidates in {time.perf_counter() - this.started:.0f} s\n")
     print("| held out, % | above the recipe | keys |\n| --- | --- | --- |")
     for row in rows:
         keys = " ".join(f"{key}={json.dumps(value)}" for key, value in row["keys"].items()) or "the recipe as it is"
@@ -295,7 +297,8 @@ def main() -> None:
             if options.check:
                 check(name, source, range(3))
             else:
-                search(name, source, options.seconds, pool, out)
+                columns = COLUMNS // 8 if options.small else COLUMNS
+                search(Search(name, source, options.seconds, pool, out, columns))
 
 
 if __name__ == "__main__":
