@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections import Counter
 
 import pytest
 from test_tuning import digits_of
 
 import cloister as cl
-from cloister.errors import CloisterError
+from cloister.errors import CloisterError, note
 from cloister.privacy.accountant import RDP_ORDERS, rdp_of, worth_of
 from cloister.privacy.events import BestOfTrials, Gaussian
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.selection import TrialCount, TrialPrice, selection_rdp
 from cloister.random.streams import Streams
 from cloister.runs.folder import RunFolder
+from cloister.studies.html.discover import run_folders
 from cloister.studies.tuning import private
-from cloister.studies.tuning.draws import State, draw
+from cloister.studies.tuning.draws import HIDDEN, State, draw
 from cloister.studies.tuning.question import Question
 from cloister.studies.tuning.space import Choice, Range
 from cloister.studies.tuning.trial_price import TrialPrices, trial_values
+from cloister.studio.listing import Lister
+from cloister.studio.places import Places
 
 TASK = digits_of()
 KEYS = {
@@ -134,6 +138,17 @@ class Killed(BaseException):
     """What no handler expects."""
 
 
+def expect_shown_nowhere(folder):
+    """Trials are runs on the disk; whoever looks at runs as they come must not come by these."""
+    assert list(folder.glob("*/trial-*/description.json"))
+    with pytest.raises(CloisterError, match="found no description"):
+        run_folders([folder])
+    for root in (folder, folder.parent):
+        found = Lister(Places(root)).all()
+        assert not found.runs
+        assert not any(study.runs for study in found.studies)
+
+
 def killed_in_trial(monkeypatch, number):
     usual, calls = Question.run, []
 
@@ -153,7 +168,8 @@ def test_a_killed_tuning_goes_on_with_what_was_drawn(tuned, tmp_path, monkeypatc
         killed_in_trial(patch, 2)
         with pytest.raises(Killed):
             go(folder, keys={"seed": SEED})
-    drawn = State.read(folder / "unreleased")
+    drawn = State.read(folder / HIDDEN)
+    expect_shown_nowhere(folder)
     assert (drawn.begun, drawn.ended, len(drawn.candidates)) == (2, 1, len(seen))
     before = (folder / "ledger.jsonl").read_bytes()
     with pytest.raises(CloisterError, match="that was begun"):
@@ -168,6 +184,63 @@ def test_a_secure_trial_that_was_interrupted_is_lost():
     lost = state.continued(repeatable=False)
     assert (lost.ended, lost.lost, lost.best) == (2, [1], 0)
     assert state.continued(repeatable=True).begun == 1
+
+
+def test_a_killed_secure_tuning_repeats_no_draw_and_no_trial(tmp_path, monkeypatch):
+    """Another number of trials, other candidates, or a trial with new noise would be a tuning that nobody paid for."""
+    folder, secure, drawn, ran = tmp_path / "s", {"secure_rng": True}, [], []
+
+    def four(*args):
+        drawn.append(draw(*args))
+        candidates, seeds = drawn[-1]
+        return [candidates[0] for _ in range(4)], [seeds[0] + number for number in range(4)]
+
+    def counted(self, values, task, folder, **options):
+        ran.append((folder.name, values["seed"]))
+        return usual(self, values, task, folder=folder, **options)
+
+    usual = Question.run
+    monkeypatch.setattr(private, "draw", four)
+    for number in (2, 1):  # the second trial, and then, when the tuning goes on, the third
+        monkeypatch.setattr(Question, "run", counted)
+        with monkeypatch.context() as patch:
+            killed_in_trial(patch, number)
+            with pytest.raises(Killed):
+                go(folder, keys=secure)
+    found = go(folder, keys=secure)
+    assert len(drawn) == 1
+    assert [name for name, _ in ran] == ["trial-0", "trial-3"], "trials that were under way are lost"
+    assert ran[1][1] == ran[0][1] + 3, "the seed that was drawn for it"
+    assert len(Ledger.open(folder / "ledger.jsonl", writable=False).entries) == 1
+    assert found.certificate.secure_rng
+
+
+@pytest.mark.parametrize("nothing", ["drawn", "scored"])
+def test_where_no_trial_can_be_selected_nothing_of_any_is_left(nothing, tmp_path, monkeypatch):
+    folder, drawn = tmp_path / "n", [] if nothing == "drawn" else [{"clip_norm": 1.0, "rounds": 1}] * 2
+    monkeypatch.setattr(private, "draw", lambda *args: (drawn, [1, 2][: len(drawn)]))
+    monkeypatch.setattr(private, "_score", lambda *args: None)
+    with pytest.raises(CloisterError, match="is zero" if nothing == "drawn" else "no trial came to a score"):
+        go(folder)
+    assert {path.name for path in folder.iterdir()} == {"ledger.jsonl", "tuning.json"}
+    assert "settings" not in json.loads((folder / "tuning.json").read_text())
+    with pytest.raises(CloisterError, match="without a trial to select"):
+        go(folder)
+
+
+def test_what_a_trial_notes_is_not_shown(tmp_path, monkeypatch):
+    """A note of a run may say what it released: of one that is not selected, nobody paid for that."""
+    usual = Question.run
+
+    def run(self, *args, **options):
+        note("half of all gradient values are below 0.001")
+        return usual(self, *args, **options)
+
+    monkeypatch.setattr(Question, "run", run)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        go(tmp_path / "q", keys={"seed": SEED})
+    assert not [one for one in shown if "gradient values" in str(one.message)]
 
 
 def test_a_trial_that_costs_more_than_planned_is_not_released(tmp_path, monkeypatch):

@@ -17,6 +17,10 @@ from cloister.random.streams import Streams
 from cloister.runs.files import read_json, write_json
 from cloister.studies.tuning.space import Space
 
+HIDDEN = ".unreleased"
+"""The folder of what is not released, in that of the tuning: so called that no list of runs, no report and no page that
+shows runs as they come looks into it."""
+
 
 @dataclass(frozen=True)
 class State:
