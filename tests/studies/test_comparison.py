@@ -156,6 +156,7 @@ def test_only_rows_with_the_same_guarantee_on_the_same_data_are_ranked_together(
     assert len(usual) == len({run.target for run in private}) + any(not run.unit for run in runs)
     for change, word in (
         ({"unit": "sample"}, "for one sample"),
+        ({"adjacency": "replace one client: all its data become any others"}, "to replace one"),
         ({"delta": first.delta / 10}, f"delta {first.delta / 10:g}"),
         ({"settings": {"data": "mnist"}}, "data mnist"),
     ):
