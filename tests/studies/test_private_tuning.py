@@ -6,6 +6,8 @@ import json
 import math
 import warnings
 from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from test_tuning import digits_of
@@ -16,6 +18,7 @@ from cloister.privacy.accountant import RDP_ORDERS, rdp_of, worth_of
 from cloister.privacy.events import BestOfTrials, Gaussian
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.selection import TrialCount, TrialPrice, selection_rdp
+from cloister.privacy.unit import sample_account
 from cloister.random.streams import Streams
 from cloister.runs.folder import RunFolder
 from cloister.studies.html.discover import run_folders
@@ -186,12 +189,30 @@ def test_a_secure_trial_that_was_interrupted_is_lost():
     assert state.continued(repeatable=True).begun == 1
 
 
+@pytest.mark.parametrize(("keys", "again"), [({}, 1), ({"device": "cuda"}, 2), ({"secure_rng": True}, 2)])
+def test_only_a_trial_that_comes_out_the_same_is_run_again(keys, again, tmp_path):
+    (tmp_path / HIDDEN).mkdir()
+    state = State("x", [{"clip_norm": 1.0}] * 3, [1, 2, 3], [1.0] * 3, begun=2, ended=1)
+    question = Question.of({**KEYS, **keys}, SPACE, "private", trials=3, task=TASK)
+    found = private._begun(question, None, tmp_path, "x", state)
+    assert found.ended == State.read(tmp_path / HIDDEN).ended == again
+
+
+def test_noise_that_is_chosen_on_the_way_has_no_price(tmp_path):
+    keys = {name: KEYS[name] for name in ("cohort", "rounds", "epsilon", "delta")} | {"method": "adap_dp_fl"}
+    task = replace(TASK, public_samples=(TASK.test_inputs, TASK.test_labels))
+    with pytest.raises(CloisterError, match="chooses it on the way"):
+        cl.tune(keys, {"batch_size": [4, 8]}, on="private", trials=2, task=task, folder=tmp_path / "d")
+    assert not (tmp_path / "d").exists()
+
+
 def test_a_killed_secure_tuning_repeats_no_draw_and_no_trial(tmp_path, monkeypatch):
     """Another number of trials, other candidates, or a trial with new noise would be a tuning that nobody paid for."""
     folder, secure, drawn, ran = tmp_path / "s", {"secure_rng": True}, [], []
 
-    def four(*args):
-        drawn.append(draw(*args))
+    def four(count, space, streams):
+        assert streams.secure, "whoever knows the seed would know how many trials there were, and which"
+        drawn.append(draw(count, space, streams))
         candidates, seeds = drawn[-1]
         return [candidates[0] for _ in range(4)], [seeds[0] + number for number in range(4)]
 
@@ -243,6 +264,56 @@ def test_what_a_trial_notes_is_not_shown(tmp_path, monkeypatch):
     assert not [one for one in shown if "gradient values" in str(one.message)]
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_choice_is_by_what_was_released_and_paid_for(sign):
+    """The exact scores of the same lines are nobody's to choose by."""
+    exact = (0.9, 0.8, 0.7) if sign == 1 else (0.1, 0.2, 0.3)
+    lines = [{"accuracy": one, "loss": one, "validation": 0.5 - sign * one / 10} for one in exact]
+    run = SimpleNamespace(monitor="accuracy" if sign == 1 else "loss", history=[*lines, {"round": 9, "accuracy": 1.0}])
+    assert private._score(run, {}) == sign * lines[-1]["validation"]
+    assert private._score(run, {"restore_best": True}) == max(sign * line["validation"] for line in lines)
+    broken = SimpleNamespace(monitor="accuracy", history=[{"accuracy": 0.9, "validation": math.nan}])
+    assert private._score(broken, {}) is private._score(SimpleNamespace(monitor="accuracy", history=[]), {}) is None
+
+
+def test_where_samples_are_protected_every_client_pays_for_all_trials(tmp_path):
+    keys = {**KEYS, "method": "pfl", "batch_size": 16, "clip_norm": 1.0, "rounds": 1, "seed": SEED}
+    keys.pop("local_steps")
+    space = {"lr": [0.1, 0.5]}
+    found = cl.tune(keys, space, on="private", trials=1, task=TASK, folder=tmp_path / "p")
+    entries = Ledger.open(tmp_path / "p" / "ledger.jsonl", writable=False).entries
+    assert {entry.unit for entry in entries} == {sample_account(one) for one in range(TASK.clients)}
+    assert {(entry.what, type(entry.event)) for entry in entries} == {("tuning", BestOfTrials)}
+    assert found.certificate.unit == "sample"
+
+
+def test_candidates_that_ask_for_other_shares_of_the_budget_are_priced_apart():
+    prices = object.__new__(TrialPrices)
+    prices.question = Question.of({**KEYS, "clip_norm": 1.0}, {"center": [0.02, 0.6]}, "private", trials=3, task=TASK)
+    prices.task, prices.reference = TASK, 1.0
+    assert prices._releases({"center": 0.02}) == prices._releases({"center": 0.02})
+    assert prices._releases({"center": 0.02}) != prices._releases({"center": 0.6})
+
+
+def test_the_price_of_a_trial_is_that_of_whoever_loses_most():
+    prices = object.__new__(TrialPrices)
+    prices.count, prices.delta = TrialCount(3.0), 1e-3
+    once, thrice = Counter({Gaussian(4.0): 1}), Counter({Gaussian(4.0): 3})
+    assert (
+        prices._best([once, thrice]) == prices._best([thrice, once]) == prices._best([thrice]) != prices._best([once])
+    )
+
+
+def test_the_best_trial_is_selected_and_the_first_of_several(tmp_path, monkeypatch):
+    scores = [0.2, 0.7, 0.7, 0.1, None]
+    clips = [{"clip_norm": 0.1 * (1 + number), "rounds": 1} for number in range(len(scores))]
+    left = iter(scores)
+    monkeypatch.setattr(private, "draw", lambda *args: (clips, list(range(len(scores)))))
+    monkeypatch.setattr(private, "_score", lambda *args: next(left))
+    found = go(tmp_path / "m")
+    assert (found.settings, found.score) == (clips[1], 0.7)
+
+
 def test_a_trial_that_costs_more_than_planned_is_not_released(tmp_path, monkeypatch):
     def costly(question, settings, epsilon):
         return trial_values(question, settings, 1.1 * epsilon)
@@ -278,6 +349,7 @@ def test_draws_depend_on_the_seed_alone_or_on_nothing_that_is_known():
         ({"noise_multiplier": 1.0}, "noise that follows from epsilon"),
         ({"record": ["norms"]}, "trials which are not released"),
         ({"validation": "public"}, "private validation"),
+        ({"personalize": "head"}, "no personalize"),
     ],
 )
 def test_what_has_no_price_is_refused_before_anything_is_written(keys, words, tmp_path):
