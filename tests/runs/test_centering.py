@@ -162,6 +162,18 @@ def test_second_moments_of_anything_are_bounded(method):
     assert float(mean.norm()) <= 1.0
 
 
+@pytest.mark.parametrize("method", [CLIENTS, SAMPLES, SUMS], ids=["clients", "samples", "sums"])
+def test_a_sum_of_second_moments_counts_every_sample_once(method):
+    """More of it would have no more noise; eigenvalues are compared with one another, so that nobody would see it."""
+    fed, _ = federation(method, task=toy_task((4, 0, 3, 1)))
+    query = Query("test", 6, lambda inputs, labels: inputs / inputs.norm(dim=1, keepdim=True), (0.0,), True)
+    found = contribution(fed, query, fed.population, [0, 2, 3], 0, 3).view(6, 6)
+    unit = [x.numpy() / np.linalg.norm(x.numpy()) for x in fed.population.inputs]
+    weight = [1 / 4] * 4 + [1 / 3] * 3 + [1] if method is CLIENTS else [1] * 8
+    wanted = sum(w * np.outer(x, x) for w, x in zip(weight, unit, strict=True))
+    np.testing.assert_allclose(found.numpy(), wanted, atol=1e-6)
+
+
 def test_a_sample_moves_a_long_sum_of_second_moments_by_one_at_most():
     """In float32 the roundings of a sum over 60,000 samples made that 1.0001."""
     random = torch.Generator().manual_seed(0)

@@ -13,7 +13,7 @@ import pytest
 from test_tuning import digits_of
 
 import cloister as cl
-from cloister.errors import CloisterError, note
+from cloister.errors import CloisterError, Corrupted, note
 from cloister.privacy.accountant import RDP_ORDERS, rdp_of, worth_of
 from cloister.privacy.events import BestOfTrials, Gaussian
 from cloister.privacy.ledger import Ledger
@@ -180,6 +180,25 @@ def test_a_killed_tuning_goes_on_with_what_was_drawn(tuned, tmp_path, monkeypatc
     again = go(folder, keys={"seed": SEED})
     assert (again.settings, again.score, again.epsilon) == (found.settings, found.score, found.epsilon)
     assert (folder / "ledger.jsonl").read_bytes() == before, "it was paid for once"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"seeds": [1]}, {"ended": -1}, {"begun": 3}, {"lost": [1]}, {"best": 1}, {"score": None}),
+        *({"candidates": None}, {"more": 1}, {"begun": "2"}),
+    ],
+    ids=str,
+)
+def test_a_state_that_no_tuning_writes_is_refused(change, tmp_path):
+    """Trials that are run again, or beside those that were drawn, are paid for by nobody."""
+    state = State("x", [{"lr": 1.0}] * 3, [1, 2, 3], [1.0] * 3, begun=2, ended=1, best=0, score=0.5)
+    state.write(tmp_path)
+    assert State.read(tmp_path) == state
+    file = tmp_path / "state.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(Corrupted, match="state of a private tuning"):
+        State.read(tmp_path)
 
 
 def test_a_secure_trial_that_was_interrupted_is_lost():
