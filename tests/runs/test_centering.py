@@ -13,10 +13,12 @@ import cloister as cl
 from cloister.client.centering import Centering
 from cloister.client.population import Population
 from cloister.client.preprocessing import plain
-from cloister.errors import CloisterError, Corrupted
+from cloister.errors import BudgetExceededError, CloisterError, Corrupted
 from cloister.privacy.accountant import epsilon as epsilon_of
+from cloister.privacy.budgets import Budget
 from cloister.privacy.events import Gaussian
-from cloister.privacy.ledger import Ledger
+from cloister.privacy.ledger import Charge, Ledger
+from cloister.privacy.unit import sample_account
 from cloister.round.queries import Query, _second_moments, ask, closed, contribution, grid_for
 from cloister.runs import statistics as released_before_training
 from cloister.runs.folder import RunFolder
@@ -160,6 +162,18 @@ def test_second_moments_of_anything_are_bounded(method):
     query = Query("test", 2, lambda inputs, labels: rows[: len(inputs)], (0.0,), second_moments=True)
     mean = ask(fed, Ledger.create(None, "test", {}), query, {}, fed.population, 0).mean
     assert float(mean.norm()) <= 1.0
+
+
+@pytest.mark.parametrize("method", [CLIENTS, SAMPLES, SUMS], ids=["clients", "samples", "sums"])
+def test_nobody_is_answered_who_cannot_pay(method):
+    fed, _ = federation(method, task=toy_task((4, 3)))
+    units = [fed.unit] if method is CLIENTS else [sample_account(0), sample_account(1)]
+    ledger = Ledger.create(None, "test", dict.fromkeys(units, Budget(0.1, 1e-3)))
+    computed = []
+    query = Query("test", 6, lambda inputs, labels: computed.append(1) or inputs, (1.0,))
+    with pytest.raises(BudgetExceededError):
+        ask(fed, ledger, query, {unit: Charge(Gaussian(1.0)) for unit in units}, fed.population, 0)
+    assert not computed
 
 
 @pytest.mark.parametrize("method", [CLIENTS, SAMPLES, SUMS], ids=["clients", "samples", "sums"])
