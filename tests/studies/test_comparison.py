@@ -156,6 +156,7 @@ def test_only_rows_with_the_same_guarantee_on_the_same_data_are_ranked_together(
     assert len(usual) == len({run.target for run in private}) + any(not run.unit for run in runs)
     for change, word in (
         ({"unit": "sample"}, "for one sample"),
+        ({"adjacency": "replace one client: all its data become any others"}, "to replace one"),
         ({"delta": first.delta / 10}, f"delta {first.delta / 10:g}"),
         ({"settings": {"data": "mnist"}}, "data mnist"),
     ):
@@ -167,6 +168,17 @@ def test_only_rows_with_the_same_guarantee_on_the_same_data_are_ranked_together(
     text = ranking_text(ranked(rows_of([*runs, replace(first, label="other", unit="sample")])))
     assert "for one sample there is other" in text
     assert "selected on test data" in ranking_text(ranked(rows_of(runs)), swept=["lr"])
+
+
+def test_a_row_has_the_epsilon_of_the_seed_that_cost_most_and_none_where_one_has_none(comparison):
+    first = next(run for run in comparison.results if run.epsilon is not None)
+
+    def row(*found):
+        (one,) = rows_of([replace(first, seed=seed, epsilon=e, delta=d) for seed, (e, d) in enumerate(found)])
+        return one.epsilon, one.delta, one.private
+
+    assert row((1.0, 1e-3), (2.5, 1e-5), (2.0, 1e-4)) == (2.5, 1e-3, True)
+    assert row((1.0, 1e-3), (None, 1e-3)) == (None, None, False)
 
 
 def test_an_interval_of_a_share_stays_a_share(comparison):

@@ -93,14 +93,16 @@ class Group:
 
 def ranked(rows: Iterable[Row], confidence: float = 0.95) -> list[Group]:
     """Rows with the same guarantee on the same data, ranked; what has no guarantee is ranked by itself, and so is every
-    metric. Epsilon 8 for a client promises more than epsilon 8 for one of its samples: these are not ranked together.
+    metric. Epsilon 8 for a client promises more than for one of its samples, and where one is replaced more than where
+    one is added: these are not ranked together.
     """
     found = [row for row in rows if row.scores]
     units = {row.runs[0].unit for row in found if row.private}
     deltas = {row.delta for row in found if row.private}
+    neighbors = {_neighbors(row) for row in found if row.private}
     groups: dict[tuple[str, str], dict[str, Scores]] = {}
     for row in found:
-        title = _title(row, unit=len(units) > 1, delta=len(deltas) > 1)
+        title = _title(row, unit=len(units) > 1, delta=len(deltas) > 1, neighbors=len(neighbors) > 1)
         groups.setdefault((title, row.monitor), {})[row.series] = row.scores
     return [
         Group(
@@ -112,7 +114,7 @@ def ranked(rows: Iterable[Row], confidence: float = 0.95) -> list[Group]:
     ]
 
 
-def _title(row: Row, unit: bool, delta: bool) -> str:
+def _title(row: Row, unit: bool, delta: bool, neighbors: bool) -> str:
     """What a group has in common, as far as others in the study have something else."""
     data = row.runs[0].settings.get("data")
     parts = [_guarantee(row)]
@@ -120,7 +122,14 @@ def _title(row: Row, unit: bool, delta: bool) -> str:
         parts.append(f"delta {row.delta:g}")
     if row.private and unit:
         parts.append(f"for one {row.runs[0].unit}")
+    if row.private and neighbors:
+        parts.append(f"to {_neighbors(row)}")
     return ", ".join([*parts, *([] if data is None else [f"data {data}"])])
+
+
+def _neighbors(row: Row) -> str:
+    """What neighbors differ in, briefly."""
+    return "replace one" if row.runs[0].adjacency.startswith("replace") else "add or remove one"
 
 
 def _guarantee(row: Row) -> str:
