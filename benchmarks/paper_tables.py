@@ -1,11 +1,13 @@
 """Cells of many of the papers' tables on one machine, from one queue, until a time is up.
 
+    python benchmarks/paper_tables.py missing [NAME...] > QUEUE.toml
     python benchmarks/paper_tables.py run QUEUE.toml OUTCOMES.jsonl [--folder runs/tables] [--jobs 14] [--seconds 560]
     python benchmarks/paper_tables.py write OUTCOMES.jsonl... [--folder runs/tables]
 
 `cloister reproduce` runs one table; on a GPU that is lent for minutes, all tables share one queue here, so that no
 process waits for the last cell of a table. What came out of a cell is written down as soon as it has ended; cells that
-are there are skipped, runs that were interrupted go on. The queue is a list:
+are there are skipped, runs that were interrupted go on. The queue is a list, which `missing` writes of the cells that
+results/papers/ lacks:
 
     [keys]                            # of every run: how it is computed, and nothing else
     device = "cuda"
@@ -19,7 +21,8 @@ are there are skipped, runs that were interrupted go on. The queue is a list:
 `python benchmarks/results.py --paper FOLDER/NAME...` takes it over.
 
 Many small runs on one GPU take turns unless NVIDIA's multi-process service runs (`nvidia-cuda-mps-control -d`), which
-lets them compute side by side.
+lets them compute side by side. It is not to be stopped half-way: where its clients were killed, new ones found the
+device "busy or unavailable" and their cells failed; and one large network (ResNet-18) takes most of a GPU from others.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from cloister.studies.papers.scale import scale_of
 from cloister.studies.papers.table import Reproduction
 
 SCALE = "here"
+PAPERS = Path(__file__).parent.parent / "results" / "papers"
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,25 @@ def run(asked: Path, outcomes: Path, folder: Path, jobs: int, seconds: float) ->
     waiting.cancel_join_thread()  # what nobody will take any more
 
 
+def missing(tables: Sequence[str]) -> str:
+    """A queue of what was not run yet, of tables that are named, or of all that were run in part."""
+    lines = ["[keys]", 'device = "cuda"']
+    for table in tables or [path.stem for path in sorted(PAPERS.glob("*.json"))]:
+        path = PAPERS / f"{table}.json"
+        there = {cell["cell"] for cell in json.loads(path.read_text())["cells"]} if path.exists() else set()
+        rows = [cell.name for cell in plan_of(table, {}).cells if cell.name not in there]
+        if rows:
+            lines += [
+                "",
+                "[[cells]]",
+                f"name = {json.dumps(table)}",
+                "rows = [",
+                *(f"    {json.dumps(row)}," for row in rows),
+                "]",
+            ]
+    return "\n".join(lines) + "\n"
+
+
 def known(outcomes: Path) -> Iterator[tuple[Item, Outcome]]:
     """What was written down; the last line of a process that was killed may be half of one."""
     for line in outcomes.read_text().splitlines() if outcomes.exists() else ():
@@ -178,7 +201,8 @@ def write(files: Sequence[Path], folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_subparsers(dest="what", required=True)
-    running, writing = what.add_parser("run"), what.add_parser("write")
+    running, writing, listing = (what.add_parser(name) for name in ("run", "write", "missing"))
+    listing.add_argument("tables", nargs="*")
     running.add_argument("queue", type=Path)
     running.add_argument("outcomes", type=Path)
     running.add_argument("--jobs", type=int, default=1)
@@ -187,7 +211,9 @@ def main() -> None:
     for one in (running, writing):
         one.add_argument("--folder", type=Path, default=Path("runs/tables"))
     wanted = parser.parse_args()
-    if wanted.what == "write":
+    if wanted.what == "missing":
+        print(missing(wanted.tables), end="")
+    elif wanted.what == "write":
         write(wanted.outcomes, wanted.folder)
     else:
         run(wanted.queue, wanted.outcomes, wanted.folder, wanted.jobs, wanted.seconds)

@@ -129,17 +129,18 @@ generated from them (`python benchmarks/results.py`).
 _BEST = """
 Mean and standard deviation over seeds, of the model after the last round, on the official test images. Every mechanism
 is priced: training, the private mean of the features, and their second moments. The recipes were chosen on held-out
-training images (on those of held-out writers for MNIST by its writers); that choice itself was not charged. Computed on
+training images (on those of held-out writers for MNIST by its writers); that choice itself was not charged.
+`benchmarks/recipe_search.py` chose those that [recipe-search.json](recipe-search.json) has rankings of. Computed on
 {machines}; the epsilon is the certified one, of the costlier seed.
 """
 _DRIVES = """
 What drives it: few parameters on fixed features (a scattering transform, which knows no data), of which the few of
-orders 0 and 1 may weigh more than the many of order 2 (`scatter_low_orders`); one private step over all samples a
-round; a private mean of the features (`center`), which is taken away before they are scaled to length 1; private second
-moments (`decorrelate`), by which the few directions in which all samples vary shrink; clipping far below the usual
-norm; averaging of iterates. Where whole clients are protected, every update has the same norm (`clipping = normalize`),
-and a mean that is smoothed to a low rank (`center_rank`) loses most of its noise. With `trust = sum` the noise of all
-clients together is that of one.
+orders 0 and 1 may weigh more than the many of order 2 (`scatter_low_orders`), at fewer places (`scatter_pool`); one
+private step over all samples a round; a private mean of the features (`center`), which is taken away before they are
+scaled to length 1; private second moments (`decorrelate`), by which the few directions in which all samples vary
+shrink; clipping far below the usual norm; averaging of iterates. Where whole clients are protected, every update has
+the same norm (`clipping = normalize`), and a mean that is smoothed to a low rank (`center_rank`) loses most of its
+noise. With `trust = sum` the noise of all clients together is that of one.
 """
 _CLAIMS = """
 The papers' claims, each as a comparison of rows of the paper's own table, run here at the same true epsilon, seed by

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import asdict
 from pathlib import Path
 
@@ -52,3 +53,16 @@ def test_what_has_ended_survives_a_process_that_was_killed(tables, tmp_path):
     assert cell["cell"] == item.cell
     assert cell["here"]["mean"] == 97.5
     assert cell["paper"]["mean"] == 97.52
+
+
+def test_what_is_missing_is_a_queue_of_what_was_not_run(tables, tmp_path, monkeypatch):
+    """Asked for by names as they are, so that no row brings others with it."""
+    name = "fed-spa-table1-mnist"
+    everything = [item.cell for item in tables.items_of({"cells": [{"name": name}]})]
+    there = {"cells": [{"cell": cell} for cell in everything if cell != "DP-Fed"]}
+    (tmp_path / f"{name}.json").write_text(json.dumps(there))
+    monkeypatch.setattr(tables, "PAPERS", tmp_path)
+    assert [item.cell for item in tables.items_of(tomllib.loads(tables.missing([])))] == ["DP-Fed"]
+    assert [item.cell for item in tables.items_of(tomllib.loads(tables.missing([name])))] == ["DP-Fed"]
+    (tmp_path / f"{name}.json").unlink()
+    assert [item.cell for item in tables.items_of(tomllib.loads(tables.missing([name])))] == everything

@@ -265,6 +265,11 @@ def test_it_is_the_default_with_secure_randomness_and_certificates_say_so():
         (METHODS["pfl"](), "of the clip, to which sums of gradients are rounded", "sums in private steps"),
         (METHODS["dp_fedavg distributed"](), "floating point", "no rounding of their sum"),
         (METHODS["ddgauss"](), "whole numbers", "coins"),
+        (
+            cl.methods.pfl(batch_size=2, noise_multiplier=1.0, trust="sum", noise="discrete"),
+            "once sums of gradients, in floating point, are rounded",
+            "sums in messages",
+        ),
     ],
 )
 def test_a_certificate_tells_the_grid_and_what_is_left_out(method, says, leaves_out):

@@ -94,3 +94,15 @@ def test_a_masked_sum_is_sgd_on_the_masked_coordinates():
     reference = steps(task, nn.Linear(task.shape[0], 3).double(), start, rows, 0.5 * sum(SIZES), [mask])
     reference = reference + LR * DECAY * start  # which has no weight decay
     torch.testing.assert_close(found, reference, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("honest", "left"), [(1.0, "0.9574 0.8165 0.7071"), (0.75, "1 0.9428 0.8165"), (0.5, "1 1 1")])
+def test_a_certificate_says_what_is_left_of_the_noise_against_members_who_collude(honest, left):
+    """Of 12 shares of variance 1 / (12 h) each, those of 11, 8 and 6; never more than is priced."""
+    method = cl.methods.pfl(trust="sum", sample_rate=1.0, noise_multiplier=1.0, honest_fraction=honest)
+    fed, _ = federation(method, task=toy_task((4,) * 12))
+    (note,) = (one for one in fed.method.notes if "colludes" in one)
+    told = ", ".join(
+        f"{one} if it knows the shares of {t} of 12" for one, t in zip(left.split(), (1, 4, 6), strict=True)
+    )
+    assert f"of the noise multiplier 1 there is left against them {told};" in note

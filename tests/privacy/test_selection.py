@@ -138,6 +138,22 @@ def test_the_number_of_trials_has_the_declared_distribution_and_no_neighboring_o
 
 
 @EVERY
+@pytest.mark.parametrize("mean", [1.0, 1.5, 100.0, 720.0, 746.0, 10_000.0])
+def test_however_many_trials_are_expected_their_number_is_random_as_declared(shape, mean):
+    """A Poisson probability of no trial, e^-mean, is no number where many are expected."""
+    count = TrialCount(mean if shape is None else min(mean, 1000.0), shape)
+    ks, found = np.array(list(count._probabilities())).T
+    if mean > 1:
+        declared = pmf(count.mean, shape, ks)
+        assert np.abs(found - declared).sum() + abs(1 - declared.sum()) < 1e-6
+    assert abs(found.sum() - 1) < 1e-9
+    places = [1e-6, 0.05, 0.5, 0.95, 1 - 1e-6]
+    drawn = [count.draw(u) for u in places]
+    assert drawn == [int(ks[np.searchsorted(np.cumsum(found), u)]) for u in places]
+    assert (drawn[0] < drawn[4]) == (shape is None or mean > 1), "a fixed number has no price"
+
+
+@EVERY
 def test_draws_at_the_edges(shape):
     count = TrialCount(30.0, shape)
     assert count.draw(0.0) <= 5

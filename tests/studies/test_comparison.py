@@ -169,6 +169,7 @@ def test_only_rows_with_the_same_guarantee_on_the_same_data_are_ranked_together(
     assert len(usual) == len({run.target for run in private}) + any(not run.unit for run in runs)
     for change, word in (
         ({"unit": "sample"}, "for one sample"),
+        ({"adjacency": "replace one client: all its data become any others"}, "to replace one"),
         ({"delta": first.delta / 10}, f"delta {first.delta / 10:g}"),
         ({"settings": {"data": "mnist"}}, "data mnist"),
     ):
@@ -198,9 +199,9 @@ def test_other_neighbors_are_another_guarantee_in_tables_rankings_and_pairs(comp
     own = [run for run in comparison.results if run.series == "dp_fedavg lr=1.0"]
     others = [replace(run, label="other", swept={}, adjacency="replace one client: by any other") for run in own]
     rows = rows_of([*own, *others])
-    assert [group.title.rpartition(": ")[2] for group in ranked(rows)] == [
-        "add or remove one client",
-        "replace one client",
+    assert [group.title for group in ranked(rows)] == [
+        "at epsilon 4, to add or remove one",
+        "at epsilon 4, to replace one",
     ]
     for form in ("markdown", "latex", "csv"):
         assert "replace one client" in table(rows, form)
@@ -220,6 +221,17 @@ def test_what_means_leave_out_is_said(comparison):
     assert "dp_fedavg lr=1.0: no accuracy with seed 1, which the mean leaves out" in text
     assert "up to 25% of a run's updates were not finite" in text
     assert cautions(comparison.rows) == ""
+
+
+def test_a_row_has_the_epsilon_of_the_seed_that_cost_most_and_none_where_one_has_none(comparison):
+    first = next(run for run in comparison.results if run.epsilon is not None)
+
+    def row(*found):
+        (one,) = rows_of([replace(first, seed=seed, epsilon=e, delta=d) for seed, (e, d) in enumerate(found)])
+        return one.epsilon, one.delta, one.private
+
+    assert row((1.0, 1e-3), (2.5, 1e-5), (2.0, 1e-4)) == (2.5, 1e-3, True)
+    assert row((1.0, 1e-3), (None, 1e-3)) == (None, None, False)
 
 
 def test_an_interval_of_a_share_stays_a_share(comparison):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,18 +14,22 @@ import torch
 from test_tuning import digits_of
 
 import cloister as cl
-from cloister.errors import CloisterError
+from cloister.errors import CloisterError, Corrupted, note
 from cloister.privacy.accountant import RDP_ORDERS, rdp_of, worth_of
 from cloister.privacy.events import BestOfTrials, Gaussian
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.selection import TrialCount, TrialPrice, selection_rdp
+from cloister.privacy.unit import sample_account
 from cloister.random.streams import Streams
 from cloister.runs.folder import RunFolder
+from cloister.studies.html.discover import run_folders
 from cloister.studies.tuning import private, released
-from cloister.studies.tuning.draws import State, draw
+from cloister.studies.tuning.draws import HIDDEN, State, draw
 from cloister.studies.tuning.question import Question
 from cloister.studies.tuning.space import Choice, Range
 from cloister.studies.tuning.trial_price import TrialPrices, trial_values
+from cloister.studio.listing import Lister
+from cloister.studio.places import Places
 
 TASK = digits_of()
 KEYS = {
@@ -150,6 +156,17 @@ class Killed(BaseException):
     """What no handler expects."""
 
 
+def expect_shown_nowhere(folder):
+    """Trials are runs on the disk; whoever looks at runs as they come must not come by these."""
+    assert list(folder.glob("*/trial-*/description.json"))
+    with pytest.raises(CloisterError, match="found no description"):
+        run_folders([folder])
+    for root in (folder, folder.parent):
+        found = Lister(Places(root)).all()
+        assert not found.runs
+        assert not any(study.runs for study in found.studies)
+
+
 def killed_in_trial(monkeypatch, number):
     usual, calls = Question.run, []
 
@@ -169,7 +186,8 @@ def test_a_killed_tuning_goes_on_with_what_was_drawn(tuned, tmp_path, monkeypatc
         killed_in_trial(patch, 2)
         with pytest.raises(Killed):
             go(folder, keys={"seed": SEED})
-    drawn = State.read(folder / "unreleased")
+    drawn = State.read(folder / HIDDEN)
+    expect_shown_nowhere(folder)
     assert (drawn.begun, drawn.ended, len(drawn.candidates)) == (2, 1, len(seen))
     before = (folder / "ledger.jsonl").read_bytes()
     with pytest.raises(CloisterError, match="that was begun"):
@@ -179,11 +197,155 @@ def test_a_killed_tuning_goes_on_with_what_was_drawn(tuned, tmp_path, monkeypatc
     assert (folder / "ledger.jsonl").read_bytes() == before, "it was paid for once"
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"seeds": [1]}, {"ended": -1}, {"begun": 3}, {"lost": [1]}, {"best": 1}, {"score": None}),
+        *({"candidates": None}, {"more": 1}, {"begun": "2"}),
+    ],
+    ids=str,
+)
+def test_a_state_that_no_tuning_writes_is_refused(change, tmp_path):
+    """Trials that are run again, or beside those that were drawn, are paid for by nobody."""
+    state = State("x", [{"lr": 1.0}] * 3, [1, 2, 3], [1.0] * 3, begun=2, ended=1, best=0, score=0.5)
+    state.write(tmp_path)
+    assert State.read(tmp_path) == state
+    file = tmp_path / "state.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(Corrupted, match="state of a private tuning"):
+        State.read(tmp_path)
+
+
 def test_a_secure_trial_that_was_interrupted_is_lost():
     state = State("x", [{"lr": 1.0}] * 3, [1, 2, 3], [1.0] * 3, begun=2, ended=1, best=0, score=0.5)
     lost = state.continued(repeatable=False)
     assert (lost.ended, lost.lost, lost.best) == (2, [1], 0)
     assert state.continued(repeatable=True).begun == 1
+
+
+@pytest.mark.parametrize(("keys", "again"), [({}, 1), ({"device": "cuda"}, 2), ({"secure_rng": True}, 2)])
+def test_only_a_trial_that_comes_out_the_same_is_run_again(keys, again, tmp_path):
+    (tmp_path / HIDDEN).mkdir()
+    state = State("x", [{"clip_norm": 1.0}] * 3, [1, 2, 3], [1.0] * 3, begun=2, ended=1)
+    question = Question.of({**KEYS, **keys}, SPACE, "private", trials=3, task=TASK)
+    found = private._begun(question, None, tmp_path, "x", state)
+    assert found.ended == State.read(tmp_path / HIDDEN).ended == again
+
+
+def test_noise_that_is_chosen_on_the_way_has_no_price(tmp_path):
+    keys = {name: KEYS[name] for name in ("cohort", "rounds", "epsilon", "delta")} | {"method": "adap_dp_fl"}
+    task = replace(TASK, public_samples=(TASK.test_inputs, TASK.test_labels))
+    with pytest.raises(CloisterError, match="chooses it on the way"):
+        cl.tune(keys, {"batch_size": [4, 8]}, on="private", trials=2, task=task, folder=tmp_path / "d")
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_killed_secure_tuning_repeats_no_draw_and_no_trial(tmp_path, monkeypatch):
+    """Another number of trials, other candidates, or a trial with new noise would be a tuning that nobody paid for."""
+    folder, secure, drawn, ran = tmp_path / "s", {"secure_rng": True}, [], []
+
+    def four(count, space, streams):
+        assert streams.secure, "whoever knows the seed would know how many trials there were, and which"
+        drawn.append(draw(count, space, streams))
+        candidates, seeds = drawn[-1]
+        return [candidates[0] for _ in range(4)], [seeds[0] + number for number in range(4)]
+
+    def counted(self, values, task, folder, **options):
+        ran.append((folder.name, values["seed"]))
+        return usual(self, values, task, folder=folder, **options)
+
+    usual = Question.run
+    monkeypatch.setattr(private, "draw", four)
+    for number in (2, 1):  # the second trial, and then, when the tuning goes on, the third
+        monkeypatch.setattr(Question, "run", counted)
+        with monkeypatch.context() as patch:
+            killed_in_trial(patch, number)
+            with pytest.raises(Killed):
+                go(folder, keys=secure)
+    found = go(folder, keys=secure)
+    assert len(drawn) == 1
+    assert [name for name, _ in ran] == ["trial-0", "trial-3"], "trials that were under way are lost"
+    assert ran[1][1] == ran[0][1] + 3, "the seed that was drawn for it"
+    assert len(Ledger.open(folder / "ledger.jsonl", writable=False).entries) == 1
+    assert found.certificate.secure_rng
+
+
+@pytest.mark.parametrize("nothing", ["drawn", "scored"])
+def test_where_no_trial_can_be_selected_nothing_of_any_is_left(nothing, tmp_path, monkeypatch):
+    folder, drawn = tmp_path / "n", [] if nothing == "drawn" else [{"clip_norm": 1.0, "rounds": 1}] * 2
+    monkeypatch.setattr(private, "draw", lambda *args: (drawn, [1, 2][: len(drawn)]))
+    monkeypatch.setattr(private, "_score", lambda *args: None)
+    with pytest.raises(CloisterError, match="is zero" if nothing == "drawn" else "no trial came to a score"):
+        go(folder)
+    assert {path.name for path in folder.iterdir()} == {"ledger.jsonl", "tuning.json"}
+    assert "settings" not in json.loads((folder / "tuning.json").read_text())
+    with pytest.raises(CloisterError, match="without a trial to select"):
+        go(folder)
+
+
+def test_what_a_trial_notes_is_not_shown(tmp_path, monkeypatch):
+    """A note of a run may say what it released: of one that is not selected, nobody paid for that."""
+    usual = Question.run
+
+    def run(self, *args, **options):
+        note("half of all gradient values are below 0.001")
+        return usual(self, *args, **options)
+
+    monkeypatch.setattr(Question, "run", run)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        go(tmp_path / "q", keys={"seed": SEED})
+    assert not [one for one in shown if "gradient values" in str(one.message)]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_choice_is_by_what_was_released_and_paid_for(sign):
+    """The exact scores of the same lines are nobody's to choose by."""
+    exact = (0.9, 0.8, 0.7) if sign == 1 else (0.1, 0.2, 0.3)
+    lines = [{"accuracy": one, "loss": one, "validation": 0.5 - sign * one / 10} for one in exact]
+    run = SimpleNamespace(monitor="accuracy" if sign == 1 else "loss", history=[*lines, {"round": 9, "accuracy": 1.0}])
+    assert private._score(run, {}) == sign * lines[-1]["validation"]
+    assert private._score(run, {"restore_best": True}) == max(sign * line["validation"] for line in lines)
+    broken = SimpleNamespace(monitor="accuracy", history=[{"accuracy": 0.9, "validation": math.nan}])
+    assert private._score(broken, {}) is private._score(SimpleNamespace(monitor="accuracy", history=[]), {}) is None
+
+
+def test_where_samples_are_protected_every_client_pays_for_all_trials(tmp_path):
+    keys = {**KEYS, "method": "pfl", "batch_size": 16, "clip_norm": 1.0, "rounds": 1, "seed": SEED}
+    keys.pop("local_steps")
+    space = {"lr": [0.1, 0.5]}
+    found = cl.tune(keys, space, on="private", trials=1, task=TASK, folder=tmp_path / "p")
+    entries = Ledger.open(tmp_path / "p" / "ledger.jsonl", writable=False).entries
+    assert {entry.unit for entry in entries} == {sample_account(one) for one in range(TASK.clients)}
+    assert {(entry.what, type(entry.event)) for entry in entries} == {("tuning", BestOfTrials)}
+    assert found.certificate.unit == "sample"
+
+
+def test_candidates_that_ask_for_other_shares_of_the_budget_are_priced_apart():
+    prices = object.__new__(TrialPrices)
+    prices.question = Question.of({**KEYS, "clip_norm": 1.0}, {"center": [0.02, 0.6]}, "private", trials=3, task=TASK)
+    prices.task, prices.reference = TASK, 1.0
+    assert prices._releases({"center": 0.02}) == prices._releases({"center": 0.02})
+    assert prices._releases({"center": 0.02}) != prices._releases({"center": 0.6})
+
+
+def test_the_price_of_a_trial_is_that_of_whoever_loses_most():
+    prices = object.__new__(TrialPrices)
+    prices.count, prices.delta = TrialCount(3.0), 1e-3
+    once, thrice = Counter({Gaussian(4.0): 1}), Counter({Gaussian(4.0): 3})
+    assert (
+        prices._best([once, thrice]) == prices._best([thrice, once]) == prices._best([thrice]) != prices._best([once])
+    )
+
+
+def test_the_best_trial_is_selected_and_the_first_of_several(tmp_path, monkeypatch):
+    scores = [0.2, 0.7, 0.7, 0.1, None]
+    clips = [{"clip_norm": 0.1 * (1 + number), "rounds": 1} for number in range(len(scores))]
+    left = iter(scores)
+    monkeypatch.setattr(private, "draw", lambda *args: (clips, list(range(len(scores)))))
+    monkeypatch.setattr(private, "_score", lambda *args: next(left))
+    found = go(tmp_path / "m")
+    assert (found.settings, found.score) == (clips[1], 0.7)
 
 
 def test_a_trial_that_costs_more_than_planned_is_not_released(tmp_path, monkeypatch):
@@ -221,6 +383,7 @@ def test_draws_depend_on_the_seed_alone_or_on_nothing_that_is_known():
         ({"noise_multiplier": 1.0}, "noise that follows from epsilon"),
         ({"record": ["norms"]}, "trials which are not released"),
         ({"validation": "public"}, "private validation"),
+        ({"personalize": "head"}, "no personalize"),
     ],
 )
 def test_what_has_no_price_is_refused_before_anything_is_written(keys, words, tmp_path):

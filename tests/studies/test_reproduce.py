@@ -106,6 +106,23 @@ def test_a_table_is_run_skipped_and_written(tmp_path):
     assert "private as published" in (folder / "reproduce.csv").read_text()
 
 
+def test_runs_with_other_settings_are_no_seeds_of_a_cell(tmp_path):
+    """Their mean would be one of different guarantees, under the settings of one of them."""
+    file, folder = tmp_path / "table.toml", tmp_path / "runs"
+    file.write_text(FILE)
+    only = (file, "--scale", "tiny", "--folder", folder)
+    reproduce(*only, "--rows", "private, *", "--seeds", "0")
+    written = (folder / "reproduce.json").read_bytes()
+    for more in (("--rows", "private, *", "--seeds", "1"), ("--rows", "plain", "--seeds", "0")):
+        with pytest.raises(CloisterError, match="Expected the settings with which"):
+            reproduce(*only, *more, "--delta", "2e-3")
+    assert (folder / "reproduce.json").read_bytes() == written
+    assert len(list(folder.glob("*/certificate.json"))) == 1, "nothing is run beside it"
+    reproduce(*only, "--rows", "private, *", "--seeds", "1")
+    cells = json.loads((folder / "reproduce.json").read_text())["cells"]
+    assert [sorted(cell["runs"]) for cell in cells] == [["0", "1"]]
+
+
 def row(method, paper, ours, **axes):
     cell = PaperCell(method, axes, {}, method)
     outcomes = {

@@ -108,7 +108,11 @@ def normalized(raw: RawData, options: ScatterOptions) -> RawData:
 
 def normalized_features(features: Array, options: ScatterOptions) -> Array:
     """Some samples' features [n, channels, h, w], pooled, compressed, normalized."""
-    found = torch.from_numpy(np.array(features, dtype=np.float32))
+    return normalized_tensor(torch.from_numpy(np.array(features, dtype=np.float32)), options).numpy()
+
+
+def normalized_tensor(found: Tensor, options: ScatterOptions) -> Tensor:
+    """The same where the features lie, on whatever device."""
     if options.scatter_pool is not None:
         found = torch.nn.functional.adaptive_avg_pool2d(found, options.scatter_pool)
     found = _compressed(found.clamp(min=0), options.scatter_compression)
@@ -118,8 +122,8 @@ def normalized_features(features: Array, options: ScatterOptions) -> Array:
         length = grouped.flatten(1).norm(dim=1).clamp(min=1e-9)
         found = (grouped / length[:, None, None]).view(found.shape)
     if options.scatter_low_orders != 1:
-        found = found * _order_weights(found.shape[1], options.scatter_low_orders)
-    return found.numpy()
+        found = found * _order_weights(found.shape[1], options.scatter_low_orders).to(found)
+    return found
 
 
 def _order_weights(channels: int, low: float) -> Tensor:

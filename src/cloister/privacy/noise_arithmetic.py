@@ -15,7 +15,8 @@ def in_words(mechanism: MechanismDescription, rounded: bool, numbers: int, asks:
     `asks`: there are queries beside training."""
     beside = "; queries likewise" if asks else ""
     if mechanism.name in _WHOLE:
-        return f"whole numbers, drawn and added exactly{beside if rounded else ''}"
+        before = ", once sums of gradients, in floating point, are rounded to them" if _of_samples(mechanism) else ""
+        return f"whole numbers, drawn and added exactly{before}{beside if rounded else ''}"
     grid = mechanism.settings.get("grid")
     if grid is None:
         found = "floating point"
@@ -39,7 +40,9 @@ def gaps_of(mechanism: MechanismDescription, rounded: bool, batch_size: int | No
     """What of it no proof covers."""
     grid = mechanism.settings.get("grid")
     if grid is not None and mechanism.place == "local":
-        return [_steps(batch_size, dtype), _COINS]
+        return [_steps("private steps", batch_size, dtype), _COINS]
+    if mechanism.name in _WHOLE and _of_samples(mechanism):
+        return [_steps("messages", batch_size, dtype), _COINS]
     if grid is not None or mechanism.name in _WHOLE:
         return [_COINS]
     if not rounded:
@@ -47,11 +50,16 @@ def gaps_of(mechanism: MechanismDescription, rounded: bool, batch_size: int | No
     return [f"{_FLOATS}; {_WHY.get(mechanism.name, _OWN) if mechanism.place != 'distributed' else _SHARES}", _COINS]
 
 
-def _steps(batch_size: int | None, dtype: str) -> str:
+def _of_samples(mechanism: MechanismDescription) -> bool:
+    """Whether single samples are protected, of whose gradients each message is a sum."""
+    return mechanism.name == "binomial" or "honest_fraction" in mechanism.settings
+
+
+def _steps(where: str, batch_size: int | None, dtype: str) -> str:
     bits = 53 if dtype == "float64" else 24
     size = "" if batch_size is None else f" (for {batch_size}: {batch_size**2 * 2.0**-bits:.1g})"
     return (
-        f"floating-point sums in private steps: noise is exact, but the gradients of a batch are added up in {dtype}, "
+        f"floating-point sums in {where}: noise is exact, but the gradients of a batch are added up in {dtype}, "
         f"with roundings that depend on all of them; a sum of b clipped gradients is off by up to b^2 2^-{bits} of the "
         f"clip{size}, or more where a gradient is itself a sum that cancels; no price counts that"
     )

@@ -31,6 +31,7 @@ from cloister.errors import expect, expect_not_negative
 MOST_TRIALS = 10_000
 """On average: more are a slip of the hand."""
 _REST = 2.0**-60  # a tail that 53 random bits do not reach
+_DEVIATIONS = 10.0  # a Poisson number is further below its mean with a probability of e^-50 at most
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,9 @@ class TrialCount:
         """Numbers of trials with their probabilities, until next to nothing is left."""
         gamma, eta = self.gamma, self.shape
         if gamma is None or eta is None:
-            first, probability = 0, math.exp(-self.mean)
+            # From where all that is below has no probability to speak of: e^-mean is no number above a mean of 745.
+            first = max(0, math.floor(self.mean - _DEVIATIONS * math.sqrt(self.mean)))
+            probability = math.exp(first * math.log(self.mean) - self.mean - math.lgamma(first + 1))
         elif gamma == 1:
             yield 1, 1.0
             return

@@ -99,7 +99,8 @@ class Group:
 
 def ranked(rows: Iterable[Row], confidence: float = 0.95) -> list[Group]:
     """Rows with the same guarantee on the same data, ranked; what has no guarantee is ranked by itself, and so is every
-    metric. Epsilon 8 for a client promises more than epsilon 8 for one of its samples: these are not ranked together.
+    metric. Epsilon 8 for a client promises more than for one of its samples, and where one is replaced more than where
+    one is added: these are not ranked together.
     """
     return [
         Group(
@@ -121,11 +122,10 @@ def alike(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     private = [row for row in found if row.private]
     units = {row.runs[0].unit for row in private}
     deltas = {row.delta for row in private}
-    # Of one unit, neighbors may still be that it is added or removed, or that it is replaced, which is the stronger.
-    kinds = {row.neighbors for row in private}
+    kinds = {_kind(row) for row in private}
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in found:
-        title = _title(row, unit=len(units) > 1, delta=len(deltas) > 1, neighbors=len(kinds) > len(units))
+        title = _title(row, unit=len(units) > 1, delta=len(deltas) > 1, neighbors=len(kinds) > 1)
         groups.setdefault((title, row.monitor), []).append(row)
     return groups
 
@@ -136,11 +136,16 @@ def _title(row: Row, unit: bool, delta: bool, neighbors: bool) -> str:
     parts = [_guarantee(row)]
     if row.private and delta:
         parts.append(f"delta {row.delta:g}")
-    if row.private and neighbors:
-        parts.append(f"neighbors: {row.neighbors}")
-    elif row.private and unit:
+    if row.private and unit:
         parts.append(f"for one {row.runs[0].unit}")
+    if row.private and neighbors:
+        parts.append(f"to {_kind(row)}")
     return ", ".join([*parts, *([] if data is None else [f"data {data}"])])
+
+
+def _kind(row: Row) -> str:
+    """What neighbors differ in, briefly."""
+    return "replace one" if row.runs[0].adjacency.startswith("replace") else "add or remove one"
 
 
 def _guarantee(row: Row) -> str:

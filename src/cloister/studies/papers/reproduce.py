@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cloister.errors import expect
+from cloister.errors import CloisterError, expect
 from cloister.runs.files import write_atomically
 from cloister.runs.folder import RunFolder
 from cloister.runs.task_cache import TaskCache
@@ -62,6 +62,8 @@ class Plan:
         self, folder: Path, jobs: int | Literal["auto"] = 1, progress: bool | None = None
     ) -> Iterator[tuple[Cell, RunFolder]]:
         """Every cell with every seed, one after the other or several at a time; what is done is skipped."""
+        for cell in self._all:  # also those of other rows and seeds, beside which these will stand
+            _runs(folder, cell)
         tasks = TaskCache()
         cells = [cell.run(seed, tasks) for seed in self.seeds for cell in self.cells]
         yield from run_cells(cells, folder, jobs, progress=progress, beside=[*WRITTEN, *self._others(folder)])
@@ -97,7 +99,19 @@ def _folders(folder: Path, cell: PaperCell) -> dict[int, Path]:
     return {int(number): path for path, number in sorted(numbers.items()) if number.isdigit()}
 
 
+def _runs(folder: Path, cell: PaperCell) -> dict[int, RunFolder]:
+    """Those of a cell, by seed. One with other settings (another epsilon, say) is none of them, whatever its name."""
+    found = _folders(folder, cell)
+    for seed, path in found.items():
+        config = path / "config.toml"
+        if not config.is_file() or config.read_text() != cell.experiment(seed).toml:
+            raise CloisterError(
+                f"Expected the settings with which {path} was run, found others: choose another --folder, or leave it "
+                "out."
+            )
+    return {seed: RunFolder.open(path) for seed, path in found.items()}
+
+
 def _outcomes(folder: Path, cell: PaperCell) -> dict[int, Outcome]:
     """Of the runs that have ended."""
-    runs = {seed: RunFolder.open(path) for seed, path in _folders(folder, cell).items()}
-    return {seed: outcome_of(run) for seed, run in runs.items() if run.finished}
+    return {seed: outcome_of(run) for seed, run in _runs(folder, cell).items() if run.finished}

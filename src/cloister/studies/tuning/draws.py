@@ -12,10 +12,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cloister.errors import Corrupted
 from cloister.privacy.selection import TrialCount
 from cloister.random.streams import Streams
 from cloister.runs.files import read_json, write_json
 from cloister.studies.tuning.space import Space
+
+HIDDEN = ".unreleased"
+"""The folder of what is not released, in that of the tuning: so called that no list of runs, no report and no page that
+shows runs as they come looks into it."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,19 @@ class State:
     @classmethod
     def read(cls, folder: Path) -> State:
         """The state in a folder."""
-        return cls(**read_json(folder / "state.json"))
+        found, damaged = read_json(folder / "state.json"), f"Expected a state of a private tuning in {folder}"
+        try:
+            state = cls(**found)
+            drawn, over = len(state.candidates), all(0 <= one < state.ended for one in state.lost)
+            alike = drawn == len(state.seeds) == len(state.epsilons)
+            inside = 0 <= state.ended <= state.begun <= min(state.ended + 1, drawn)
+            chosen = state.best is None or 0 <= state.best < state.ended
+            sound = alike and inside and over and chosen and (state.best is None) == (state.score is None)
+        except TypeError:
+            sound = False
+        if not sound:
+            raise Corrupted(f"{damaged}, found another: restore it.")
+        return state
 
     def write(self, folder: Path) -> None:
         """Replace the state in a folder."""

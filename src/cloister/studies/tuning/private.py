@@ -1,7 +1,7 @@
 """Tuning on private data, charged as a whole: the best of a random number of private trials.
 
     folder/ledger.jsonl   the charge for the whole tuning, on the disk before the first trial begins
-    folder/unreleased/    what was drawn, and the best trial so far: NOT PRIVATE, removed at the end
+    folder/.unreleased/   what was drawn, and the best trial so far: NOT PRIVATE, removed at the end
     folder/selected/      model and certificate of the selected trial, at the price of the whole tuning
     folder/best.toml      its settings
     folder/tuning.json    the price of one trial and of the selection
@@ -18,12 +18,13 @@ import hashlib
 import math
 import os
 import shutil
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cloister.data.task import Task
-from cloister.errors import CloisterError, Corrupted, expect
+from cloister.errors import CloisterError, Corrupted, Note, expect
 from cloister.privacy.budgets import Budget
 from cloister.privacy.ledger import Charge, Ledger
 from cloister.privacy.selection import TrialCount
@@ -31,7 +32,7 @@ from cloister.privacy.unit import ProtectedUnit, sample_account
 from cloister.random.streams import Streams
 from cloister.runs.folder import RunFolder
 from cloister.runs.result import Run
-from cloister.studies.tuning.draws import State, draw
+from cloister.studies.tuning.draws import HIDDEN, State, draw
 from cloister.studies.tuning.question import Question
 from cloister.studies.tuning.released import released
 from cloister.studies.tuning.result import Tuned
@@ -51,7 +52,7 @@ def tune_privately(question: Question, count: TrialCount, folder: Path) -> Tuned
     state = _begun(question, prices, folder, identity, before)
     ledger = _charged(question, prices, folder, identity)
     try:
-        state = _trials(question, task, prices, folder / "unreleased", state)
+        state = _trials(question, task, prices, folder / HIDDEN, state)
         return released(question, prices, folder, state, ledger)
     finally:
         ledger.close()
@@ -77,12 +78,11 @@ def _expect_private(question: Question) -> None:
 
 def _before(folder: Path, identity: str) -> State | None:
     """What a process before this one has drawn here; any other folder that is there is refused."""
-    hidden = folder / "unreleased"
+    hidden = folder / HIDDEN
     if (folder / "tuning.json").exists():
         shutil.rmtree(hidden, ignore_errors=True)  # of a process that was killed at its very end
-        raise CloisterError(
-            f"Expected a tuning that has not ended, found that {folder} has: its result is in best.toml."
-        )
+        result = "its result is in best.toml" if (folder / "best.toml").exists() else "without a trial to select"
+        raise CloisterError(f"Expected a tuning that has not ended, found that {folder} has: {result}.")
     if (hidden / "state.json").exists():
         state, remedy = State.read(hidden), "give the same command, or choose another folder"
         expect(state.identity == identity, f"the tuning that was begun in {folder}", "another", remedy)
@@ -96,7 +96,7 @@ def _before(folder: Path, identity: str) -> State | None:
 
 def _begun(question: Question, prices: TrialPrices, folder: Path, identity: str, before: State | None) -> State:
     """What was drawn: now, or by the process that was interrupted."""
-    hidden, secure = folder / "unreleased", bool(question.values.get("secure_rng", False))
+    hidden, secure = folder / HIDDEN, bool(question.values.get("secure_rng", False))
     if before is not None:
         # A GPU may round otherwise the next time: under the same noise, both would show what was rounded.
         same_bits = not secure and str(question.values.get("device", "cpu")) == "cpu"
@@ -141,7 +141,7 @@ def _trials(question: Question, task: Task, prices: TrialPrices, hidden: Path, s
         values = trial_values(question, state.candidates[number], state.epsilons[number]) | {
             "seed": state.seeds[number]
         }
-        score = _score(question.run(values, task, folder=place, progress=False), values)
+        score = _score(_in_silence(question, values, task, place), values)
         _expect_as_planned(prices, place)
         before = state.best
         if score is not None and (state.score is None or score > state.score):
@@ -151,6 +151,13 @@ def _trials(question: Question, task: Task, prices: TrialPrices, hidden: Path, s
         for other in {number, before} - {state.best, None}:
             shutil.rmtree(hidden / f"trial-{other}", ignore_errors=True)
     return state
+
+
+def _in_silence(question: Question, values: dict[str, Any], task: Task, place: Path) -> Run:
+    """One trial, whose notes (of a noisy median that it released, say) would show what is not selected."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Note)
+        return question.run(values, task, folder=place, progress=False)
 
 
 def _score(run: Run, values: dict[str, Any]) -> float | None:

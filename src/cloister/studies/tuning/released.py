@@ -26,7 +26,7 @@ from cloister.runs.folder import RunFolder
 from cloister.runs.load import load
 from cloister.runs.request import Options
 from cloister.runs.verification import text_of
-from cloister.studies.tuning.draws import State
+from cloister.studies.tuning.draws import HIDDEN, State
 from cloister.studies.tuning.question import Question
 from cloister.studies.tuning.result import Tuned
 from cloister.studies.tuning.trial_price import TrialPrices
@@ -36,9 +36,11 @@ _SEARCHED = "hyper-parameter search"
 
 def released(question: Question, prices: TrialPrices, folder: Path, state: State, ledger: Ledger) -> Tuned:
     """The selected trial's settings, model and certificate; everything else is removed."""
-    hidden = folder / "unreleased"
+    hidden = folder / HIDDEN
     if state.best is None or state.score is None:
-        why = "every trial was interrupted" if state.candidates else "the number of trials that was drawn is zero"
+        why = "no trial came to a score" if state.candidates else "the number of trials that was drawn is zero"
+        write_json(folder / "tuning.json", _facts(question, prices, ledger) | {"selected": None})
+        shutil.rmtree(hidden)
         raise CloisterError(f"Expected a trial to select, found none, for {why}: what was charged is spent.")
     settings, trial = state.candidates[state.best], hidden / f"trial-{state.best}"
     certificate = _certificate(RunFolder.open(trial).certificate(), prices, ledger, question)
@@ -57,8 +59,11 @@ def released(question: Question, prices: TrialPrices, folder: Path, state: State
     write_atomically(folder / "best.toml", (comment + toml_text(values)).encode())
     larger = _watches_accuracy(question, prices.task)
     score = state.score if larger else -state.score
-    facts = _facts(question, prices, ledger, settings, epsilon, score) | {"noise_of_validation": noise}
-    write_json(folder / "tuning.json", facts | {"epsilon": certificate.epsilon, "delta": prices.delta})
+    facts = _facts(question, prices, ledger)
+    facts |= {"settings": settings, "private_validation": score, "epsilon": certificate.epsilon, "delta": prices.delta}
+    facts["one_trial"] |= {"epsilon_if_alone": epsilon}
+    facts["noise_of_validation"] = noise
+    write_json(folder / "tuning.json", facts)
     model = load(place) if not _own_code(question) else None
     shutil.rmtree(hidden)
     metric = "accuracy" if larger else "1 - exp(-loss)"
@@ -121,20 +126,17 @@ def _certificate(trial: Certificate, prices: TrialPrices, ledger: Ledger, questi
     )
 
 
-def _facts(
-    question: Question, prices: TrialPrices, ledger: Ledger, settings: dict[str, Any], epsilon: float, score: float
-) -> dict[str, Any]:
+def _facts(question: Question, prices: TrialPrices, ledger: Ledger) -> dict[str, Any]:
+    """What was asked and charged, whatever came of it."""
     count, price = prices.count, prices.price
     return {
         "on": "private",
         "keys": question.values,
         "space": {name: str(one) for name, one in question.space.items()},
-        "settings": settings,
-        "private_validation": score,
         "budget": {"epsilon": prices.epsilon, "delta": prices.delta},
         "theorem": count.theorem,
         "number_of_trials": {"distribution": count.words, "mean": count.mean, "eta": count.shape, "gamma": count.gamma},
-        "one_trial": {**asdict(price), "epsilon_if_alone": epsilon},
+        "one_trial": asdict(price),
         "selection": {"order": price.order, "divergence": price.selected(count)},
         "adjacency": prices.adjacency.value,
         "ledger_hash": ledger.hash,
