@@ -122,10 +122,10 @@ def alike(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     private = [row for row in found if row.private]
     units = {row.runs[0].unit for row in private}
     deltas = {row.delta for row in private}
-    kinds = {_kind(row) for row in private}
+    neighbors = {_kind(row) for row in private}
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in found:
-        title = _title(row, unit=len(units) > 1, delta=len(deltas) > 1, neighbors=len(kinds) > 1)
+        title = _title(row, unit=len(units) > 1, delta=len(deltas) > 1, neighbors=len(neighbors) > 1)
         groups.setdefault((title, row.monitor), []).append(row)
     return groups
 
