@@ -105,7 +105,7 @@ def test_parts_take_their_keys():
         ({"clip_nrm": 1.0}, 'perhaps you mean "clip_norm"'),
         ({"zzzz": 1}, "known are"),
         ({"hidden": 5}, "belongs to model mlp"),
-        ({"clients_per_round": 5}, "belongs to cohort fixed_size"),
+        ({"clients_per_round": 5}, "belongs to cohort fixed_size and cyclic: remove it, or choose one of these"),
         ({"method": "dp_fedavgg"}, 'perhaps you mean "dp_fedavg"'),
         ({"data": "cats"}, "data to be one of digits"),
         ({"partition": "alphabetical"}, "partition to be one of iid"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.console import Console
 import cloister as cl
 from cloister.runs import report
 from cloister.runs.folder import RunFolder
+from cloister.runs.report.runs import scores_text
 from conftest import toy_task
 
 
@@ -116,3 +118,12 @@ def test_why_a_run_stopped_is_said(tmp_path):
     found = said(rows)
     assert found["stopped"] == "it was enough"
     assert "after 1 of 3 rounds" in found["reached"]
+
+
+def test_updates_that_were_no_numbers_are_told():
+    """They count as zero: a learning rate that is far too large looks like a model that learns nothing."""
+    lines = [{"round": 1, "cohort": 4, "nonfinite_updates": 3, "monitor": "mae", "mae": 2.0, "loss": 4.0}]
+    folder = SimpleNamespace(metrics=lambda: lines, checkpoint=lambda: SimpleNamespace(best_round=1))
+    assert "75% of the updates were not finite, and counted as zero" in scores_text(folder)
+    lines[0]["nonfinite_updates"] = 0
+    assert scores_text(folder) is None

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from scipy import stats
 import cloister as cl
 from cloister.errors import CloisterError
 from cloister.runs.folder import RunFolder
+from cloister.studies.compare import Comparison
 from cloister.studies.plots import comparison_plot
-from cloister.studies.ranking_text import ranking_text
+from cloister.studies.ranking_text import cautions, ranking_text
 from cloister.studies.results import read_results
 from cloister.studies.rows import ranked, rows_of
 from cloister.studies.tables import adjacencies, table
@@ -113,6 +115,16 @@ def test_tables_agree_in_every_format_and_show_what_differs(comparison):
         comparison.table("html")
 
 
+def test_no_text_breaks_latex(comparison):
+    """Each of these stopped a compiler, or came out as something else."""
+    label = "λ 50% a_b #1 & {x} ~^\\ |--y"
+    row = rows_of([replace(comparison.results[0], label=label), replace(comparison.results[1], label="[x] é")])
+    line, second = table(row, "latex").splitlines()[5:7]
+    expected = "$\\lambda$ 50\\% a\\_b \\#1 \\& \\{x\\} \\textasciitilde{}\\textasciicircum{}\\textbackslash{} "
+    assert line.startswith(expected + "\\textbar{}-{}-y & ")
+    assert second.startswith("{}[x] é & ")
+
+
 def test_seeds_that_are_not_the_same_for_all_are_shown(comparison):
     rows = rows_of(comparison.results[:-1])
     assert "| 0 1 |" in table(rows)
@@ -139,6 +151,7 @@ def test_paired_comparisons_and_rankings_rest_on_the_runs(comparison):
     assert means == sorted(means, reverse=True)
     text = ranking_text(comparison.ranking())
     assert "at epsilon 4, the best accuracy is" in text
+    assert "behind 0." in text
     assert "with 3 seeds, only large differences" in text
     single = ranking_text(ranked(rows_of([run for run in comparison.results if run.seed == 0])))
     assert "One seed: whether a difference is more than chance cannot be told" in single
@@ -168,6 +181,46 @@ def test_only_rows_with_the_same_guarantee_on_the_same_data_are_ranked_together(
     text = ranking_text(ranked(rows_of([*runs, replace(first, label="other", unit="sample")])))
     assert "for one sample there is other" in text
     assert "selected on test data" in ranking_text(ranked(rows_of(runs)), swept=["lr"])
+
+
+def test_noise_that_was_chosen_is_ranked_by_the_epsilon_that_came_of_it(comparison):
+    """Less noise is better at a larger epsilon: that is no ranking of settings."""
+    private = [replace(run, target=None, swept={}, budgeted=False) for run in comparison.results if run.unit][:3]
+    more = [replace(run, label="less noise", epsilon=2 * run.epsilon, score=run.score + 0.1) for run in private]
+    groups = ranked(rows_of([*private, *more]))
+    assert [len(group.order) for group in groups] == [1, 1]
+    assert len({group.title for group in groups}) == 2
+    assert "none are ranked" in ranking_text(groups)
+    asked = [replace(run, budgeted=True) for run in [*private, *more]]  # a list, one for each client
+    assert [group.title for group in ranked(rows_of(asked))] == ["at epsilons of their own"]
+
+
+def test_other_neighbors_are_another_guarantee_in_tables_rankings_and_pairs(comparison):
+    own = [run for run in comparison.results if run.series == "dp_fedavg lr=1.0"]
+    others = [replace(run, label="other", swept={}, adjacency="replace one client: by any other") for run in own]
+    rows = rows_of([*own, *others])
+    assert [group.title for group in ranked(rows)] == [
+        "at epsilon 4, to add or remove one",
+        "at epsilon 4, to replace one",
+    ]
+    for form in ("markdown", "latex", "csv"):
+        assert "replace one client" in table(rows, form)
+    assert "neighbors" not in comparison.table().splitlines()[0], "the same for all"
+    apart = Comparison(comparison.cells, comparison.folder)
+    apart._found = {str(place): run for place, run in enumerate([*own, *others])}
+    apart.cells = [SimpleNamespace(folder=name) for name in apart._found]
+    with pytest.raises(CloisterError, match="same guarantee on the same data, found 'dp_fedavg"):
+        apart.paired("dp_fedavg lr=1.0", "other")
+
+
+def test_what_means_leave_out_is_said(comparison):
+    first, second, third = (run for run in comparison.results if run.series == "dp_fedavg lr=1.0")
+    rows = rows_of([first, replace(second, score=None), replace(third, nonfinite=0.25)])
+    assert "| 2 of 3 |" in table(rows)
+    text = cautions(rows)
+    assert "dp_fedavg lr=1.0: no accuracy with seed 1, which the mean leaves out" in text
+    assert "up to 25% of a run's updates were not finite" in text
+    assert cautions(comparison.rows) == ""
 
 
 def test_a_row_has_the_epsilon_of_the_seed_that_cost_most_and_none_where_one_has_none(comparison):

@@ -105,8 +105,21 @@ def test_a_failure_loses_nothing_and_the_same_call_goes_on(models):
     assert [cell.folder for cell, _ in run_cells(cells, models / "runs")] == [cells[1].folder, cells[0].folder]
     assert bits(models / "runs" / done[0]) == before
     assert not (models / "runs" / "errors.txt").exists()
-    with pytest.raises(CloisterError, match="the settings with which"):
+    with pytest.raises(CloisterError, match=r"was run \(rounds = 2\), found rounds = 3: choose another"):
         list(run_cells(planned({**RUN, "rounds": 3}, {"model": ["troubled:fails", "troubled:works"]}), models / "runs"))
+
+
+def test_two_in_one_folder_are_told_apart_before_anything_runs(tmp_path):
+    """Else each fails on what the other is at, and whoever ends last writes results with half of the runs."""
+    cells = planned({**RUN, "rounds": 1}, {"seed": [0, 1]})
+    first = run_cells(cells, tmp_path / "runs")
+    next(first)
+    with pytest.raises(CloisterError, match=r"to be the only one at work in .*runs, found another process"):
+        next(run_cells(cells, tmp_path / "runs"))
+    assert len([cell for cell, _ in first]) == 1
+    assert len(list(run_cells(cells, tmp_path / "runs"))) == 2
+    with pytest.raises(CloisterError, match=r"found dp_fedavg-seed-1 in .*runs: ask for that run, too, or choose"):
+        next(run_cells(cells[:1], tmp_path / "runs"))
 
 
 def test_threads_are_those_of_the_caller_again(models, monkeypatch):

@@ -7,15 +7,20 @@ import math
 import re
 import statistics
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 
 import chromium
+import jinja2
 import pytest
 
 import cloister as cl
 from cloister.runs.config import build
+from cloister.studies.html.discover import rankings
+from cloister.studies.html.figures.at_epsilon import at_equal_epsilon, blocks
 from cloister.studies.html.label_counts import label_counts
+from cloister.studies.html.tables import Table
 
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">&"'
 SHARED = {
@@ -244,6 +249,66 @@ def test_a_study_says_labels_columns_and_ranking_and_all_are_escaped(study, tmp_
     names = [trace.get("name", "") for figure in figures_of(page).values() for trace in figure["data"]]
     assert any(names)
     assert not any("<" in name for name in names)
+
+
+def test_equal_numbers_that_promise_other_things_stand_apart_and_no_share_is_below_zero():
+    """One epsilon for a client, one for its replacement, and one for a sample: three blocks, each with its name."""
+
+    def group(label, scores, unit, adjacency):
+        prices = [SimpleNamespace(delta=1e-3)]
+        first = SimpleNamespace(
+            metric="accuracy", certificate=SimpleNamespace(unit=unit, adjacency=adjacency, prices=prices)
+        )
+        return SimpleNamespace(
+            label=label,
+            name=label,
+            epsilon=4.0,
+            spent=4.0,
+            scores=scores,
+            first=first,
+            runs=[SimpleNamespace(finished=True)],
+        )
+
+    groups = [
+        group("a", [0.1, 0.3], "client", "add or remove one client: its data"),
+        group("b", [0.9, 0.9], "client", "replace one client: its data"),
+        group("c", [0.5], "sample", "add or remove one sample of one client"),
+    ]
+    look = SimpleNamespace(
+        study=SimpleNamespace(levels=[4.0]), color=lambda _: "red", marker=lambda _: "circle", meta=lambda _: {}
+    )
+    found = blocks(look, groups)
+    assert [one.title for one in found] == [
+        "epsilon 4, for one client (add or remove one client), at delta 0.001",
+        "epsilon 4, for one client (replace one client), at delta 0.001",
+        "epsilon 4, for one sample, at delta 0.001",
+    ]
+    low, same, single = at_equal_epsilon(look, found, "test accuracy").figure.data
+    assert low.error_x.arrayminus[0] == pytest.approx(0.2), "down to 0, and not below"
+    assert low.error_x.array[0] == pytest.approx(0.8)
+    assert same.error_x.array is None, "no spread by chance is no certainty"
+    assert single.error_x.array is None
+
+
+def test_rankings_of_several_studies_say_whose_they_are(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_text(json.dumps({"ranking": [{"title": "at epsilon 2", "order": []}]}))
+    found = rankings([tmp_path / "one", tmp_path / "two"])
+    assert [one["title"] for one in found] == ["one: at epsilon 2", "two: at epsilon 2"]
+    assert [one["title"] for one in rankings([tmp_path / "one"])] == ["at epsilon 2"]
+
+
+def test_a_long_label_leaves_room_for_the_figures():
+    """The first column stays in view, so that one that does not wrap would cover a phone's whole screen."""
+    table = Table(("", "accuracy"), (("dp_fedavg, " + "lr 0.3, " * 8, "0.9"), ("pfl", "0.8")))
+    environment = jinja2.Environment(loader=jinja2.PackageLoader("cloister.studies.html", "templates"), autoescape=True)
+    made = environment.from_string("{% from 'macros.html.j2' import table %}{{ table(found, 8) }}").render(found=table)
+    assert made.count('<th scope="row" class="long">') == 1
+    assert (
+        "th.long { white-space: normal;"
+        in (resources.files("cloister.studies.html") / "templates/report.css").read_text()
+    )
 
 
 def test_a_landscape_is_drawn_as_it_was_computed(page):

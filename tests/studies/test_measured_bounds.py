@@ -108,7 +108,10 @@ def test_theory_is_drawn_from_the_command_line(recorded, command, tmp_path):
 
 
 def test_runs_without_norms_or_without_a_clip_are_refused(recorded, command, tmp_path):
+    folder, _ = recorded
     trained(tmp_path / "plain", None)
+    some = command("theory", folder, tmp_path / "plain", "-o", tmp_path / "x.png")
+    assert "left out, for they recorded no norms and clipping: plain" in some.stdout
     done = command("theory", tmp_path / "plain", "-o", tmp_path / "x.png")
     assert (done.returncode, "recorded norms and clipping" in done.stderr) == (2, True)
     trained(tmp_path / "some", ["norms"])

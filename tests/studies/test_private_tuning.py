@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 from test_tuning import digits_of
 
 import cloister as cl
@@ -22,7 +23,7 @@ from cloister.privacy.unit import sample_account
 from cloister.random.streams import Streams
 from cloister.runs.folder import RunFolder
 from cloister.studies.html.discover import run_folders
-from cloister.studies.tuning import private
+from cloister.studies.tuning import private, released
 from cloister.studies.tuning.draws import HIDDEN, State, draw
 from cloister.studies.tuning.question import Question
 from cloister.studies.tuning.space import Choice, Range
@@ -129,6 +130,20 @@ def test_nothing_is_left_but_the_best_trial_at_the_whole_price(tuned):
     counts = json.dumps(json.loads((folder / "tuning.json").read_text()))
     assert f'"trials": {len(seen)}' not in counts
     assert found.trials == ()
+
+
+def test_a_choice_by_noise_is_called_one(tuned):
+    """The best of scores whose noise is as wide as all scores are is any of them."""
+    found, _, folder = tuned
+    assert found.noise == json.loads((folder / "tuning.json").read_text())["noise_of_validation"]
+    assert ("much of the choice is chance" in found.note) == (found.noise >= 0.05)
+    asked = SimpleNamespace(name="validation", noise_multipliers=(9.0,))
+    described = SimpleNamespace(method=SimpleNamespace(unit="client"), seed=0, queries=[asked])
+    trial = SimpleNamespace(description=lambda: described)
+    assert released._noise_of_score(trial, SimpleNamespace(clients=4), {}) == 9 / 4
+    described.method.unit = "sample"
+    task = SimpleNamespace(population=SimpleNamespace(counts=torch.tensor([50, 150])))
+    assert released._noise_of_score(trial, task, {"validation_fraction": 0.1}) == pytest.approx(9 * 2**0.5 / 20)
 
 
 def test_it_cannot_be_begun_again(tuned):

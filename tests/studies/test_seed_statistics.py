@@ -101,3 +101,20 @@ def test_a_ranking_knows_which_way_is_better():
     scores = {"high": {0: 3.0, 1: 3.1, 2: 3.05}, "low": {0: 1.0, 1: 1.12, 2: 1.03}}
     assert [(one.name, one.verdict) for one in ranking(scores)] == [("high", "best"), ("low", "worse")]
     assert [one.name for one in ranking(scores, larger_is_better=False)] == ["low", "high"]
+
+
+def test_seeds_that_others_lack_do_not_decide_a_ranking():
+    """The first has a lucky seed that the second lacks; on those that both have it is worse."""
+    base = {1: 0.70, 2: 0.71, 3: 0.69}
+    lucky = {0: 0.99, **base}
+    better = {seed: score + gap for (seed, score), gap in zip(base.items(), (0.05, 0.051, 0.049), strict=True)}
+    first, second = ranking({"lucky": lucky, "better": better})
+    assert (first.name, second.verdict, second.behind) == ("better", "worse", pytest.approx(0.05))
+    # No seed is common to all three: the order is by all seeds of each, and the pair that contradicts it says nothing.
+    found = {one.name: one.verdict for one in ranking({"lucky": lucky, "better": better, "other": {9: 0.1}})}
+    assert found == {"lucky": "best", "better": "cannot tell", "other": "cannot tell"}
+
+
+def test_how_far_behind_knows_which_way_is_better():
+    scores = {"a": {0: 1.0, 1: 1.1}, "b": {0: 2.0, 1: 2.2}}
+    assert [one.behind for one in ranking(scores, larger_is_better=False)] == [None, pytest.approx(1.05)]

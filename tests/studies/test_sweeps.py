@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from cloister.errors import CloisterError
@@ -34,6 +35,12 @@ def test_cells_are_the_product_of_all_lists_and_the_seed_changes_fastest():
     assert [cell.seed for cell in cells] == [0, 1, 0, 1]
     assert len({cell.row for cell in cells}) == 2
     assert names({**RUN, "lr": [0.3, 1]}, ["seed=[0,1]"]) == [cell.folder for cell in cells], "whatever the order"
+
+
+def test_ranges_tuples_and_arrays_are_lists_in_python():
+    lists = names({**RUN, "seed": [0, 1, 2]}, {"lr": [0.1, 0.25]})
+    assert names({**RUN, "seed": range(3)}, {"lr": (0.1, 0.25)}) == lists
+    assert names({**RUN, "seed": np.arange(3)}, {"lr": list(np.array([0.1, 0.25]))}) == lists
 
 
 def test_a_list_of_one_list_is_that_list_and_no_name():
@@ -117,6 +124,8 @@ def test_data_are_read_once_for_all_cells(monkeypatch):
         ({"seed": [1, 1]}, r"different values for seed, found \[1, 1\]"),
         ({"epsilon": [2.0, 8.0], "epsilons": [2.0]}, "Expected epsilon or epsilons, found both"),
         (["lr=0.1,0.3"], r"several values in brackets, found '0.1,0.3': write \[0.1,0.3\]"),
+        (["seed=[0..2]"], r"several values in brackets, found '\[0..2\]': write \[0,1,2\]"),
+        (["seed=[0 1 2]"], r"write \[0,1,2\]"),
         (["lr=[0.1,0.3"], r"write \[0.1,0.3\]"),
     ],
 )

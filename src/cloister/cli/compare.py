@@ -82,7 +82,7 @@ def compare(
 def _show(comparison: Comparison) -> None:
     """What there is so far."""
     from cloister.runs import report
-    from cloister.studies.ranking_text import ranking_text
+    from cloister.studies.ranking_text import cautions, ranking_text
     from cloister.studies.tables import rich_table
 
     rows = comparison.rows
@@ -94,6 +94,7 @@ def _show(comparison: Comparison) -> None:
         print_table(report.comparison_scores_table(comparison.results))
     swept = list(dict.fromkeys(key for row in rows for key in row.swept if key not in _NOT_CHOSEN))
     say_wrapped(ranking_text(comparison.ranking(), swept=swept))
+    say_wrapped(cautions(rows))
     if len(rows) > 1:
         told = [key for key in rows[0].swept if all(key in row.swept for row in rows)]
         say_wrapped(report.settings_text(comparison.settings, told))

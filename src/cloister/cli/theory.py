@@ -57,4 +57,7 @@ def theory(
     for name, run in found.items():
         over = run["over_clips"]
         say(f"{name}: clip {over['used']:.3g}; by eq. 2 the least error is at {over['best']:.3g} ({run['mark']})")
+    left_out = [labels[path] for path in runs if path not in recorded]
+    if recorded and left_out and over_clients is None:
+        say(f"left out, for they recorded no norms and clipping: {', '.join(left_out)}")
     say(f"plot: {picture}")

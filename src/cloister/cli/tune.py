@@ -79,7 +79,7 @@ def tune(
                 public_data=public_data,
                 distribution=shape,
                 final=final,
-                told=_tell(trials, searched, shown),
+                told=_tell(searched, shown),
             )
     except KeyboardInterrupt:
         goes_on = f"the same command with --folder {path} goes on from here"
@@ -88,15 +88,16 @@ def tune(
     _show(found, path)
 
 
-def _tell(trials: int, searched: dict[str, str], line: ProgressLine) -> Any:
+def _tell(searched: dict[str, str], line: ProgressLine) -> Any:
     from cloister.runs.progress_line import Part
     from cloister.studies.tuning.result import shown
 
     def told(trial: Trial) -> None:
         settings = " ".join(f"{name}={shown(trial.settings[name])}" for name in searched)
         result = trial.error if trial.score is None else f"{trial.score:.4f}"
-        say(f"trial {trial.number + 1}/{trials}: {settings}: {result}", err=True)
-        line.update(trial.number + 1, [Part(f"trial {trial.number + 1}/{trials}", weight=9)])
+        count = f"trial {trial.number + 1}/{trial.of}"
+        say(f"{count}: {settings}: {result}", err=True)
+        line.update(trial.number + 1, [Part(count, weight=9)])
 
     return told
 
@@ -119,7 +120,8 @@ def _show(found: Tuned, path: Path) -> None:
             say(f"\nof the variation of the score: {shares}")
     say("\nbest: " + " ".join(f"{name}={shown(value)}" for name, value in found.settings.items()))
     if found.certificate is not None:
-        say(f"{found.metric} by private validation: {found.score:.4f}\n\n{found.certificate}\n")
+        noise = "" if found.noise is None else f", noise of standard deviation {found.noise:.2g} included"
+        say(f"{found.metric} by private validation: {found.score:.4f}{noise}\n\n{found.certificate}\n")
     elif found.final is not None:
         scores = ", ".join(f"{name} {'-' if one is None else f'{one:.4f}'}" for name, one in found.final.scores.items())
         say(f"on all training data, tested once: {scores}, epsilon {_epsilon(found.final)}")

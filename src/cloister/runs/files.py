@@ -94,6 +94,24 @@ def new_folder(path: Path) -> Iterator[Path]:
     sync_folder(path.parent)
 
 
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """The folder, made where there is none, with nobody else at work in it; others who ask meanwhile are refused."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = _locked(folder)
+    except BlockingIOError:
+        raise CloisterError(
+            f"Expected to be the only one at work in {folder}, found another process: wait for it, or choose another "
+            "folder."
+        ) from None
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
 def _draft_beside(path: Path) -> tuple[Path, int | None]:
     """A locked folder; anew where somebody took it for abandoned before it was locked."""
     while True:

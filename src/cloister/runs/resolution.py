@@ -103,12 +103,15 @@ def _refuse_unknown(
     for name in values:
         if name in known or name in chosen:
             continue
-        elsewhere = next((key for key in catalogue.all_keys() if key.name == name), None)
-        if elsewhere is not None and elsewhere.owner.split()[0] in chosen:
-            part = elsewhere.owner.split()[0]
+        owners = dict.fromkeys(key.owner for key in catalogue.all_keys() if key.name == name)
+        part = next(iter(owners), "").partition(" ")[0]
+        if part in chosen:
+            first, *others = [owner.partition(" ")[2] for owner in owners if owner.startswith(f"{part} ")]
+            more = f" and {len(others)} more" if len(others) > 1 else f" and {others[0]}" if others else ""
+            choose = f"{part} = {first}" if not others else f"one of these as {part}"
             raise CloisterError(
-                f"Expected keys of {part} {chosen[part]}, found {name!r}, which belongs to {elsewhere.owner}: remove "
-                f"it, or choose {elsewhere.owner.replace(' ', ' = ')}."
+                f"Expected keys of {part} {chosen[part]}, found {name!r}, which belongs to {part} {first}{more}: "
+                f"remove it, or choose {choose}."
             )
         if name in PARTS:
             raise CloisterError(f"Expected no choice but {', '.join(chosen)} here, found {name!r}: remove it.")

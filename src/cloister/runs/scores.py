@@ -49,8 +49,24 @@ def watched_in(lines: Lines) -> tuple[str, float | None]:
 
 
 def last_of(lines: Lines, name: str) -> float | None:
-    """The last value of a metric that is a number."""
-    return next((line[name] for line in reversed(lines) if isinstance(line.get(name), (int, float))), None)
+    """The last value of a metric; None where it was undefined in the end, whatever it had been before: a training that
+    diverged has the score of no earlier round.
+
+    >>> last_of([{"mae": 2.0}, {"mae": 1.0}, {}], "mae"), last_of([{"mae": 2.0}, {"mae": None}, {}], "mae")
+    (1.0, None)
+    """
+    found = next((line[name] for line in reversed(lines) if name in line), None)
+    return found if isinstance(found, (int, float)) and found == found else None
+
+
+def nonfinite_share(lines: Lines) -> float:
+    """How many of a run's updates were not finite, and counted as zero.
+
+    >>> nonfinite_share([{"cohort": 3, "nonfinite_updates": 3}, {"cohort": 1, "nonfinite_updates": 0}])
+    0.75
+    """
+    sent = sum(line.get("cohort", 0) for line in lines)
+    return sum(line.get("nonfinite_updates", 0) for line in lines) / sent if sent else 0.0
 
 
 def best_of(lines: Lines, name: str | None = None) -> BestScore | None:

@@ -15,7 +15,7 @@ from cloister.studies.execution import CellsFailed, run_cells
 from cloister.studies.planning import Source, planned
 from cloister.studies.plots import comparison_plot
 from cloister.studies.results import FILE, write_results
-from cloister.studies.rows import Group, Row, ranked, rows_of
+from cloister.studies.rows import Group, Row, alike, ranked, rows_of
 from cloister.studies.settings import differing
 from cloister.studies.statistics import CONFIDENCE, Difference, paired
 
@@ -119,7 +119,8 @@ class Comparison:
     def paired(
         self, first: str, second: str, epsilon: float | None = None, confidence: float = CONFIDENCE
     ) -> Difference:
-        """How much better one row is than another, over their common seeds; rows are named as in the ranking."""
+        """The score of one row minus that of another, over their common seeds; rows are named as in the ranking, and
+        refused where they do not promise the same."""
         rows = [row for row in self.rows if row.series in (first, second)]
         asked = {row.target for row in rows} if epsilon is None else {epsilon}
         remedy = "say at which epsilon=... they are compared"
@@ -128,6 +129,11 @@ class Comparison:
         names = ", ".join(dict.fromkeys(row.series for row in self.rows))
         for name in (first, second):
             expect(name in here, f"one of {names}, with results at this epsilon", name, "name a row of the table")
+        groups = alike(row for row in rows if row.target in asked)
+        promised = {row.series: f"{group[0]} ({group[1]})" for group, own in groups.items() for row in own}
+        found = ", and ".join(f"{name} {promise}" for name, promise in promised.items())
+        remedy = "rows of one group of the ranking compare, and no others"
+        expect(len(groups) <= 1, "two rows with the same guarantee on the same data", found, remedy)
         return paired(here, first, second, confidence)
 
     def write(self, command: str = "") -> None:

@@ -7,10 +7,12 @@ A cell computes the same bits whatever the number of jobs, because every job has
 from __future__ import annotations
 
 import gc
+import os
 import re
+import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +22,7 @@ import torch
 from cloister.errors import CloisterError, expect, expect_count, note
 from cloister.runs.callbacks import Callback, Record
 from cloister.runs.config import Experiment
-from cloister.runs.files import write_atomically
+from cloister.runs.files import alone_in, write_atomically
 from cloister.runs.folder import RunFolder
 from cloister.studies.cells import Cell, expect_apart
 from cloister.studies.pool import Failure, WorkerPool
@@ -79,6 +81,19 @@ def run_cells(
     if jobs != "auto":
         expect_count("jobs", jobs, 'how many runs at a time, or "auto"')
     expect_own(folder, cells, beside)
+    # Two at once would each fail on what the other is at, and write results with half of the runs.
+    with nullcontext() if "RANK" in os.environ else alone_in(folder):  # torchrun: all processes are at the same run
+        yield from _run_left(cells, folder, jobs, threads, progress, quiet)
+
+
+def _run_left(
+    cells: Sequence[Cell],
+    folder: Path,
+    jobs: int | Literal["auto"],
+    threads: int,
+    progress: bool | None,
+    quiet: bool,
+) -> Iterator[tuple[Cell, RunFolder]]:
     done = {cell.folder for cell in cells if _has_ended(folder / cell.folder)}
     left = [cell for cell in cells if cell.folder not in done]
     count = min(jobs_for(left, threads) if jobs == "auto" else jobs, max(len(left), 1))
@@ -97,7 +112,8 @@ def run_cells(
                 failures[cell.folder] = failure
                 _write_errors(folder, failures)
     if failures:
-        raise CellsFailed({name: failure.message for name, failure in failures.items()}, len(cells))
+        by_cell = {cell.folder: failures[cell.folder].message for cell in cells if cell.folder in failures}
+        raise CellsFailed(by_cell, len(cells))
     (folder / ERRORS).unlink(missing_ok=True)
 
 
@@ -186,9 +202,25 @@ def expect_own(folder: Path, cells: Sequence[Cell], beside: Sequence[str] = ()) 
         half = draft.fullmatch(path.name)
         if path.name.removesuffix(".new") in (*RESULTS, *beside) or (half and half["name"] in names):
             continue
-        if path.name not in names or not (path / "config.toml").is_file():
+        is_run = (path / "config.toml").is_file()
+        if path.name not in names or not is_run:
+            also = "ask for that run, too, or " if is_run else ""
             raise CloisterError(
-                f"Expected a new folder, or one with these runs alone, found {path.name} in {folder}: {remedy}."
+                f"Expected a new folder, or one with these runs alone, found {path.name} in {folder}: {also}{remedy}."
             )
-        if (path / "config.toml").read_text() != names[path.name].experiment.toml:
-            raise CloisterError(f"Expected the settings with which {path} was run, found others: {remedy}.")
+        before, now = (path / "config.toml").read_text(), names[path.name].experiment.toml
+        if before != now:
+            was, found = _differences(before, now)
+            raise CloisterError(f"Expected the settings with which {path} was run{was}, found {found}: {remedy}.")
+
+
+def _differences(before: str, now: str) -> tuple[str, str]:
+    """The settings in which two runs differ, as each has them, in words."""
+    try:
+        told = tomllib.loads(before), tomllib.loads(now)
+    except ValueError:  # somebody wrote into the file
+        return "", "others"
+    keys = [key for key in {**told[0], **told[1]} if told[0].get(key) != told[1].get(key)]
+    was, found = (", ".join(f"{key} = {own.get(key, 'its default')}" for key in keys[:4]) for own in told)
+    more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
+    return (f" ({was}{more})", f"{found}{more}") if keys else ("", "others")

@@ -121,11 +121,11 @@ def _said_of(label: str | None) -> Iterator[None]:
 
 def _read(source: Source, overrides: Iterable[str] | Mapping[str, Any]) -> _Plan:
     if isinstance(overrides, Mapping):
-        over = dict(overrides)
+        over = {key: _as_lists(one) for key, one in overrides.items()}
     else:
         over = {key: _listed(one) for key, one in load(None, overrides).items()}
     expect_type("source", source, (str, Path, Mapping), "a file, or a mapping with what one would hold")
-    values: dict[str, Any] = dict(source) if isinstance(source, Mapping) else {**load(Path(source))}
+    values: dict[str, Any] = _as_lists(source) if isinstance(source, Mapping) else {**load(Path(source))}
     if "epsilons" in over:
         values["epsilons"] = over.pop("epsilons")
         if "epsilon" in over:
@@ -168,16 +168,44 @@ def _label(method: Any) -> str:
     return str(method).rpartition(":")[2]
 
 
+def _as_lists(value: Any) -> Any:
+    """Values as a file would hold them: lists for ranges, tuples and arrays, as they are at hand in a notebook.
+
+    >>> _as_lists({"seed": range(3), "lr": (0.1, 0.3)})
+    {'seed': [0, 1, 2], 'lr': [0.1, 0.3]}
+    """
+    if isinstance(value, Mapping):
+        return {key: _as_lists(one) for key, one in value.items()}
+    if hasattr(value, "tolist"):  # of numpy and torch, a single number too
+        return value.tolist()
+    return [_as_lists(one) for one in value] if isinstance(value, (list, tuple, range)) else value
+
+
 def _listed(value: Any) -> Any:
     """Words in brackets without their quotes, as a shell leaves them: model=[mlp,logistic]."""
     if isinstance(value, str):
-        numbers = re.fullmatch(r"\[?\s*([\d.eE+-]+(\s*,\s*[\d.eE+-]+)+)", value)
-        bare = "" if numbers is None else numbers[1]
-        expect(not bare, "several values in brackets", value, f"write [{bare}], in quotes where the shell needs them")
+        meant = _meant(value)
+        expect(not meant, "several values in brackets", value, f"write [{meant}], in quotes where the shell needs them")
     if not (isinstance(value, str) and value[:1] + value[-1:] == "[]"):
         return value
     quoted = re.sub(r"[^\[\],\s][^\[\],]*", lambda found: _quoted(found[0].strip()), value)
     return _toml(quoted, value)
+
+
+def _meant(text: str) -> str:
+    """The values that somebody may have meant who has written a list in another way; nothing of any other text.
+
+    >>> _meant("0,1"), _meant("[0 1 2]"), _meant("[0..4]"), _meant("range(3)"), _meant("[0,1]"), _meant("../data")
+    ('0,1', '0,1,2', '0,1,2,3,4', '0,1,2', '', '')
+    """
+    numbers = re.fullmatch(r"\[?\s*([\d.eE+-]+(?:\s*,\s*[\d.eE+-]+)+)|\[?\s*([\d.eE+-]+(?:\s+[\d.eE+-]+)+)\s*\]?", text)
+    if numbers:
+        return numbers[1] or ",".join(numbers[2].split())
+    span = re.fullmatch(r"\[?\s*(\d+)\s*\.{2,}\s*(\d+)\s*\]?|range\((\d+)\)", text)
+    if span is None:
+        return ""
+    whole = range(int(span[1]), int(span[2]) + 1) if span[1] else range(int(span[3]))
+    return ",".join(map(str, whole[:10])) + ",..." * (len(whole) > 10)
 
 
 def _quoted(text: str) -> str:

@@ -26,6 +26,7 @@ Layout 1, an object with:
         values              every key with its value, defaults included: a config file of the run
         monitor, score, accuracy, best_on_test (selected on test data), best_round, mean_client_accuracy
         epsilon, delta, noise_multiplier, rounds, upload_bytes, seconds, adjacency, unit
+        nonfinite           share of its updates that were not finite, and counted as zero
         not_private         what was measured exactly, with its mark
     ranking     for each guarantee: title, metric, and in `order` name, mean, verdict ("best", "not distinguishable",
                 "worse", "cannot tell") and what it rests on: difference, low, high, p, adjusted_p, n
@@ -113,7 +114,7 @@ def row_values(row: Row) -> dict[str, Any]:
 
 
 def _cell_values(cell: Cell, run: Compared) -> dict[str, Any]:
-    known = {name: value for name, value in vars(run).items() if name != "settings"}
+    known = {name: value for name, value in vars(run).items() if name not in ("settings", "budgeted")}
     return {"folder": cell.folder, **known, "values": dict(cell.experiment.values)}
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cloister.privacy.certificate_text import round_up
 from cloister.runs.metric_text import SHARES, SMALLER_IS_BETTER
-from cloister.runs.report.comparison import Compared, series_name
+from cloister.runs.report.comparison import Compared, neighbors_in_short, series_name
 from cloister.studies.statistics import Ranked, Scores, Summary, ranking, summary
 
 
@@ -68,6 +69,11 @@ class Row:
         """The largest delta at which that holds."""
         return max(run.delta for run in self.runs) if self.private else None
 
+    @property
+    def neighbors(self) -> str | None:
+        """What epsilon is about, in a few words, such as "add or remove one client"; None without a guarantee."""
+        return neighbors_in_short(self.runs[0].adjacency) if self.private else None
+
 
 def rows_of(runs: Iterable[Compared]) -> list[Row]:
     """Rows in the order in which their first runs come."""
@@ -96,22 +102,32 @@ def ranked(rows: Iterable[Row], confidence: float = 0.95) -> list[Group]:
     metric. Epsilon 8 for a client promises more than for one of its samples, and where one is replaced more than where
     one is added: these are not ranked together.
     """
-    found = [row for row in rows if row.scores]
-    units = {row.runs[0].unit for row in found if row.private}
-    deltas = {row.delta for row in found if row.private}
-    neighbors = {_neighbors(row) for row in found if row.private}
-    groups: dict[tuple[str, str], dict[str, Scores]] = {}
-    for row in found:
-        title = _title(row, unit=len(units) > 1, delta=len(deltas) > 1, neighbors=len(neighbors) > 1)
-        groups.setdefault((title, row.monitor), {})[row.series] = row.scores
     return [
         Group(
             title,
             monitor,
-            ranking(scores, larger_is_better=monitor not in SMALLER_IS_BETTER, confidence=confidence),
+            ranking(
+                {row.series: row.scores for row in own},
+                larger_is_better=monitor not in SMALLER_IS_BETTER,
+                confidence=confidence,
+            ),
         )
-        for (title, monitor), scores in groups.items()
+        for (title, monitor), own in alike(rows).items()
     ]
+
+
+def alike(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Rows with a score, those together that promise the same on the same data: by a title, and the metric."""
+    found = [row for row in rows if row.scores]
+    private = [row for row in found if row.private]
+    units = {row.runs[0].unit for row in private}
+    deltas = {row.delta for row in private}
+    neighbors = {_kind(row) for row in private}
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in found:
+        title = _title(row, unit=len(units) > 1, delta=len(deltas) > 1, neighbors=len(neighbors) > 1)
+        groups.setdefault((title, row.monitor), []).append(row)
+    return groups
 
 
 def _title(row: Row, unit: bool, delta: bool, neighbors: bool) -> str:
@@ -123,11 +139,11 @@ def _title(row: Row, unit: bool, delta: bool, neighbors: bool) -> str:
     if row.private and unit:
         parts.append(f"for one {row.runs[0].unit}")
     if row.private and neighbors:
-        parts.append(f"to {_neighbors(row)}")
+        parts.append(f"to {_kind(row)}")
     return ", ".join([*parts, *([] if data is None else [f"data {data}"])])
 
 
-def _neighbors(row: Row) -> str:
+def _kind(row: Row) -> str:
     """What neighbors differ in, briefly."""
     return "replace one" if row.runs[0].adjacency.startswith("replace") else "add or remove one"
 
@@ -138,4 +154,7 @@ def _guarantee(row: Row) -> str:
     if row.target is not None:
         return f"at epsilon {row.target:g}"
     asked = row.swept.get("epsilon")
-    return "at epsilons of their own" if asked is None else f"at epsilons {asked}"
+    if asked is not None:
+        return f"at epsilons {asked}"
+    # Where noise was chosen and not a budget, every row has the epsilon that came of it.
+    return "at epsilons of their own" if row.runs[0].budgeted else f"at epsilon {round_up(row.epsilon)}"

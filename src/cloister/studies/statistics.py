@@ -66,7 +66,7 @@ def summary(scores: Sequence[float], confidence: float = CONFIDENCE) -> Summary:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much better `first` is than `second`, over the seeds that both have."""
+    """The scores of `first` minus those of `second`, over the seeds that both have."""
 
     first: str
     second: str
@@ -133,33 +133,52 @@ class Ranked:
     about: Summary
     against_best: Difference | None
     """The best minus this one; None of the best itself."""
+    larger_is_better: bool = True
+
+    @property
+    def behind(self) -> float | None:
+        """How much worse it is than the best over the seeds that both have; below 0 where these say the contrary."""
+        gap = None if self.against_best is None else self.against_best.mean
+        return None if gap is None else gap if self.larger_is_better else -gap
 
     @property
     def verdict(self) -> str:
         """How it stands beside the best."""
         if self.against_best is None:
             return "best"
+        if self.against_best.verdict == "differ" and (self.behind or 0.0) < 0:
+            return "cannot tell"
         return {"differ": "worse"}.get(self.against_best.verdict, self.against_best.verdict)
 
 
 def ranking(
     scores: Mapping[str, Scores], *, larger_is_better: bool = True, confidence: float = CONFIDENCE
 ) -> list[Ranked]:
-    """Methods by their mean, and which of them are not distinguishable from the best.
+    """Methods by their mean over the seeds that all have, and which of them are not distinguishable from the best.
+
+    Where no seed is common to all, or some method has other seeds beside, the mean over those would be a comparison of
+    seeds as well; and a pair whose common seeds contradict the order is not told apart by it ("cannot tell").
 
     p values are adjusted by Holm for all pairs, not for those with the best alone: which one is the best was seen in
     the same scores. So, however many methods are equal, the chance to call any of them worse is 1 - confidence at most.
     """
     sign = 1 if larger_is_better else -1
-    names = sorted(scores, key=lambda name: -sign * float(np.mean(list(scores[name].values()))))
-    if not names:
+    if not scores:
         return []
+    common = set.intersection(*(set(own) for own in scores.values()))
+
+    def place(name: str) -> float:
+        own = scores[name]
+        return -sign * float(np.mean([own[seed] for seed in sorted(common or own)]))
+
+    names = sorted(scores, key=place)
     pairs = list(itertools.combinations(names, 2))  # those with the best come first
     found = [paired(scores, first, second, confidence) for first, second in pairs]
     adjusted = holm([one.p for one in found])
     about = [replace(one, adjusted_p=p) for one, p in zip(found, adjusted, strict=True)][: len(names) - 1]
     summaries = {name: summary(list(scores[name].values()), confidence) for name in names}
-    return [Ranked(name, summaries[name], one) for name, one in zip(names, [None, *about], strict=True)]
+    against = zip(names, [None, *about], strict=True)
+    return [Ranked(name, summaries[name], one, larger_is_better) for name, one in against]
 
 
 def _p_value(gaps: Summary) -> float | None:

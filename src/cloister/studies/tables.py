@@ -55,6 +55,7 @@ def plain(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 "seeds": " ".join(str(run.seed) for run in row.runs),
                 "epsilon": row.epsilon,
                 "delta": row.delta,
+                "neighbors": row.neighbors,
                 "upload bytes": row.runs[0].upload_bytes,
                 **{key: row.more.get(key) for key in more},
                 **{key: row.runs[0].settings.get(key) for key in settings},
@@ -80,7 +81,7 @@ def readable(rows: Sequence[Row], settings: bool = True) -> tuple[list[str], lis
         columns["at epsilon"] = ["-" if row.target is None else f"{row.target:g}" for row in rows]
     columns[metric] = [_score(row, named=len(names) > 1) for row in rows]
     if any(row.about is not None and row.about.n > 1 for row in rows):
-        columns["n"] = ["0" if row.about is None else str(row.about.n) for row in rows]
+        columns["n"] = [_count(row) for row in rows]
         columns["95 % interval"] = [_interval(row) for row in rows]
     seeds = [" ".join(str(run.seed) for run in row.runs) for row in rows]
     if len(set(seeds)) > 1:
@@ -89,6 +90,8 @@ def readable(rows: Sequence[Row], settings: bool = True) -> tuple[list[str], lis
     columns["delta"] = ["-" if row.delta is None else f"{row.delta:g}" for row in rows]
     columns |= {key: [in_a_table(row.more.get(key)) for row in rows] for key in _more(rows)}
     if settings:
+        if len({row.neighbors for row in rows if row.private}) > 1:
+            columns["neighbors"] = [in_a_table(row.neighbors) for row in rows]  # the terminal has them in a sentence
         columns["upload"] = [f"{row.runs[0].upload_bytes / 1000:.1f} kB" for row in rows]
         columns |= {key: [in_a_table(row.runs[0].settings.get(key)) for row in rows] for key in _settings(rows)}
     return list(columns), [list(cells) for cells in zip(*columns.values(), strict=True)]
@@ -136,6 +139,12 @@ def _score(row: Row, named: bool) -> str:
     return f"{row.monitor} " * named + figure(row.monitor, about.mean) + spread
 
 
+def _count(row: Row) -> str:
+    """How many runs have a score, of how many where these are fewer."""
+    scored = 0 if row.about is None else row.about.n
+    return str(scored) if scored == len(row.runs) else f"{scored} of {len(row.runs)}"
+
+
 def _interval(row: Row) -> str:
     about = row.about
     if about is None or about.low is None or about.high is None:
@@ -175,6 +184,9 @@ def _csv(found: Sequence[Mapping[str, Any]]) -> str:
     return page.getvalue()
 
 
+_GREEK = "alpha beta gamma delta varepsilon zeta eta theta kappa lambda mu nu xi pi rho sigma tau varphi chi psi omega"
+"""Letters that people name methods after, and that LaTeX has in formulas alone."""
+
 _ESCAPED = {
     **{one: f"\\{one}" for one in "&%$#_{}"},
     "\\": "\\textbackslash{}",
@@ -183,6 +195,8 @@ _ESCAPED = {
     "±": "$\\pm$",
     "<": "$<$",
     ">": "$>$",
+    "|": "\\textbar{}",
+    **{letter: f"$\\{name}$" for letter, name in zip("αβγδεζηθκλμνξπρστφχψω", _GREEK.split(), strict=True)},
 }
 
 
@@ -201,4 +215,5 @@ def _latex(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return "".join(_ESCAPED.get(one, one) for one in text)
+    plain = "".join(_ESCAPED.get(one, one) for one in text).replace("--", "-{}-")  # no dash of two hyphens
+    return f"{{}}{plain}" if plain[:1] in ("[", "*") else plain  # after the end of a row these would belong to it

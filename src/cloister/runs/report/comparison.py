@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from cloister.runs.metric_text import figure
 from cloister.runs.recorded import NOT_PRIVATE
 from cloister.runs.report.runs import kept_lines
 from cloister.runs.report.style import new_table
-from cloister.runs.scores import SELECTED_ON_TEST, best_of, last_of, watched_in
+from cloister.runs.scores import SELECTED_ON_TEST, best_of, last_of, nonfinite_share, watched_in
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,6 +49,10 @@ class Compared:
     """In what the neighboring data sets differ that epsilon is about, in words."""
     unit: str = ""
     """Whom epsilon protects: a client or a sample; empty without a guarantee."""
+    budgeted: bool = False
+    """Whether an epsilon was asked for, be it one for each client."""
+    nonfinite: float = 0.0
+    """The share of its updates that were not finite, and counted as zero."""
     swept: Mapping[str, Any] = field(default_factory=dict)
     """The keys that vary within the comparison, with their values here."""
     seed: int = 0
@@ -65,6 +70,15 @@ def series_name(label: str, swept: Mapping[str, Any]) -> str:
     'dp_fedavg lr=0.1'
     """
     return " ".join([label, *(f"{key}={in_a_table(swept[key])}" for key in swept if key not in ("epsilon", "seed"))])
+
+
+def neighbors_in_short(adjacency: str) -> str:
+    """What a certificate says of neighbors, without the details.
+
+    >>> neighbors_in_short("replace one client: all its data become any others")
+    'replace one client'
+    """
+    return re.split("[:,;]", adjacency)[0]
 
 
 def in_a_table(value: Any) -> str:
@@ -104,6 +118,8 @@ def compared(
         not_private=_on_training_samples(folder),
         adjacency="" if certificate.prices[0].epsilon_pld is None else certificate.adjacency,
         unit="" if certificate.prices[0].epsilon_pld is None else str(certificate.unit),
+        nonfinite=nonfinite_share(lines),
+        budgeted=bool(folder.description().budgets),
         swept=swept or {},
         seed=folder.description().seed,
     )
@@ -123,7 +139,8 @@ def _on_training_samples(folder: RunFolder) -> dict[str, Any]:
 def in_words(row: Compared) -> str:
     """A run in half a sentence."""
     score = f"no {row.monitor}" if row.score is None else f"{row.monitor} {figure(row.monitor, row.score)}"
-    return f"{score}, epsilon {round_up(row.epsilon)} after {row.rounds} rounds, {row.seconds:.1f} s"
+    rounds = f"{row.rounds} round{'' if row.rounds == 1 else 's'}"
+    return f"{score}, epsilon {round_up(row.epsilon)} after {rounds}, {row.seconds:.1f} s"
 
 
 def comparison_scores_table(rows: Sequence[Compared]) -> Table:

@@ -12,7 +12,7 @@ from cloister.runs.communication import communication_of
 from cloister.runs.folder import RunFolder
 from cloister.runs.metric_text import figure
 from cloister.runs.report.style import line_colors, new_figure, new_table
-from cloister.runs.scores import best_of, last_of, score_at_epsilon, watched_in
+from cloister.runs.scores import best_of, last_of, nonfinite_share, score_at_epsilon, watched_in
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -73,6 +73,10 @@ def scores_text(folder: RunFolder) -> str | None:
         found.append(f"mean client accuracy {figure('accuracy', clients)}, each client counting the same")
     if best is not None and best.value != watched_in(tested)[1]:
         found.append(f"best {best.metric} {figure(best.metric, best.value)}, in round {best.round}: {best.mark}")
+    lost = nonfinite_share(lines)
+    if lost:
+        share = f"{lost:.0%}" if lost >= 0.01 else "some"
+        found.append(f"{share} of the updates were not finite, and counted as zero: a smaller learning rate may help")
     return "\n".join(found) or None
 
 

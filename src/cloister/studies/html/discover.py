@@ -41,9 +41,12 @@ def run_folders(paths: Sequence[Path]) -> list[Found]:
 
 
 def rankings(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """What the studies in these folders say of which method is best, as their files have it."""
-    files = [path / "results.json" for path in paths]
-    return [one for file in files if file.is_file() for one in _rows(file, "ranking")]
+    """What the studies in these folders say of which method is best, as their files have it; of several, by name."""
+    files = [file for path in paths if (file := path / "results.json").is_file()]
+    found = [(file, one) for file in files for one in _rows(file, "ranking")]
+    if len(files) < 2:
+        return [one for _, one in found]
+    return [{**one, "title": f"{file.resolve().parent.name}: {one.get('title', '')}"} for file, one in found]
 
 
 def _inside(path: Path, depth: int, seen: set[Path]) -> Iterator[Found]:

@@ -26,12 +26,13 @@ class Spread:
 
     @property
     def half_width(self) -> float | None:
-        """Half of the 95 % interval of the mean by Student's t: seeds count as independent, scores as normal.
+        """Half of the 95 % interval of the mean by Student's t: seeds count as independent, scores as normal. None of
+        one seed, and where all have the same score, as they may by chance on few test samples.
 
         >>> round(spread([0.90, 0.92, 0.94]).half_width, 4)
         0.0497
         """
-        if self.deviation is None:
+        if not self.deviation:
             return None
         from scipy import stats
 

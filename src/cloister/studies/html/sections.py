@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cloister.studies.html import tables
-from cloister.studies.html.figures.at_epsilon import at_equal_epsilon, blocks
+from cloister.studies.html.figures.at_epsilon import at_equal_epsilon, blocks, meanings_of
 from cloister.studies.html.figures.attacks import inversions, memberships
 from cloister.studies.html.figures.landscapes import landscapes
 from cloister.studies.html.figures.lines import over_epsilon, over_rounds
@@ -44,7 +44,10 @@ def scores(style: Style) -> Section | None:
         groups = [group for group in style.study.groups if group.first.metric == metric]
         found += _scores_of(style, groups, metric)
     ranked = [table for one in style.study.rankings if (table := tables.ranking(one)) is not None]
-    words = ("Rankings are those of the study's own file: paired by seed, p-values adjusted by Holm for all pairs.",)
+    words = (
+        "Rankings are those of the study's own file: paired by seed, p-values adjusted by Holm for all pairs. "
+        "Intervals are 95 % ones, of each pair by itself.",
+    )
     if not found and not ranked:
         return None
     return Section("scores", "Scores", tuple(found), tuple(ranked), words if ranked else ())
@@ -55,15 +58,19 @@ def _scores_of(style: Style, groups: Sequence[Group], metric: str) -> list[Drawn
     rounds = over_rounds(style, groups, metric, test)
     spent = over_epsilon(style, groups, metric, test)
     compared = blocks(style, groups)
-    interval = "Whiskers are 95 % intervals of the mean over seeds (Student's t); a point without has one seed."
+    interval = (
+        "Whiskers are 95 % intervals of the mean over seeds (Student's t); a point without has one seed, or the same "
+        "score with all."
+    )
     apart = [group.name for group in groups if group.spent is not None and not group.first.adds_up]
     without = f" Left out, because their epsilon does not add up round by round: {', '.join(apart)}." if apart else ""
+    several = " Not all epsilons are about the same: see the notes below the summary." * (len(meanings_of(groups)) > 1)
     found = [
         _whole(f"{metric}-over-rounds", f"Test {metric} over rounds", _SEEDS, rounds),
         _whole(
             f"{metric}-over-epsilon",
             f"Test {metric} over epsilon",
-            f"At what had been spent by then, at each run's own delta. {_SEEDS}{without}",
+            f"At what had been spent by then, at each run's own delta. {_SEEDS}{several}{without}",
             spent,
         ),
     ]

@@ -144,7 +144,7 @@ def ranking(found: Mapping[str, Any]) -> Table | None:
         for one in order
     ]
     title = f"{found.get('title', '')} ({found.get('metric', 'score')})"
-    head = (title, "mean", "verdict", "distance from the best", "interval", "adjusted p")
+    head = (title, "mean", "verdict", "distance from the best", "95 % interval", "adjusted p")
     return Table(head, tuple(rows), numbers=frozenset({1, 3, 4, 5})) if len(rows) > 1 else None
 
 

@@ -19,7 +19,7 @@ from cloister.runs.result import Run
 from cloister.runs.signatures import introspected
 from cloister.studies.tuning.held_out import FRACTION, held_out_task, public_task
 from cloister.studies.tuning.on import On, expect_on
-from cloister.studies.tuning.space import Space, first_of, space_of
+from cloister.studies.tuning.space import Space, candidates_of, first_of, space_of
 
 _FROM_DATA = ("clients", "sizes", "parameters", "public_samples")
 
@@ -62,6 +62,12 @@ class Question:
     def unit(self) -> str:
         """Whom the method protects: client, sample or nobody."""
         return method_info({**self.values, **first_of(self.space)}).unit
+
+    @property
+    def most_trials(self) -> int:
+        """How many candidates are tried where nothing is charged: no more than there are."""
+        all_of_them = candidates_of(self.space)
+        return self.trials if all_of_them is None else min(self.trials, len(all_of_them))
 
     @property
     def seed(self) -> int:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from cloister.data.task import Task
+from cloister.data.validation import left_by_validation
 from cloister.errors import CloisterError
 from cloister.privacy.budgets import Budget
 from cloister.privacy.certificate import Certificate, deltas_beside
 from cloister.privacy.certificate_text import priced_as, round_up
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.promised import Price
+from cloister.privacy.unit import ProtectedUnit
 from cloister.runs.certificate_file import certificate_bytes, certificate_values
 from cloister.runs.config_file import toml_text
 from cloister.runs.files import write_atomically, write_json
 from cloister.runs.folder import RunFolder
 from cloister.runs.load import load
+from cloister.runs.request import Options
 from cloister.runs.verification import text_of
 from cloister.studies.tuning.draws import HIDDEN, State
 from cloister.studies.tuning.question import Question
@@ -39,6 +44,8 @@ def released(question: Question, prices: TrialPrices, folder: Path, state: State
         raise CloisterError(f"Expected a trial to select, found none, for {why}: what was charged is spent.")
     settings, trial = state.candidates[state.best], hidden / f"trial-{state.best}"
     certificate = _certificate(RunFolder.open(trial).certificate(), prices, ledger, question)
+    values = {**question.values, **settings}
+    noise = _noise_of_score(RunFolder.open(trial), prices.task, values)
     files = {name: (trial / name).read_bytes() for name in ("model.safetensors", "model.json")}
     files["certificate.txt"] = text_of(certificate)
     place = folder / "selected"
@@ -48,7 +55,6 @@ def released(question: Question, prices: TrialPrices, folder: Path, state: State
         write_atomically(place / name, content)
     write_atomically(place / "certificate.json", certificate_bytes(certificate_values(certificate, files)))
     epsilon = state.epsilons[state.best]
-    values = {**question.values, **settings}
     comment = _COMMENT.format(epsilon=round_up(certificate.epsilon), delta=prices.delta)
     write_atomically(folder / "best.toml", (comment + toml_text(values)).encode())
     larger = _watches_accuracy(question, prices.task)
@@ -56,13 +62,43 @@ def released(question: Question, prices: TrialPrices, folder: Path, state: State
     facts = _facts(question, prices, ledger)
     facts |= {"settings": settings, "private_validation": score, "epsilon": certificate.epsilon, "delta": prices.delta}
     facts["one_trial"] |= {"epsilon_if_alone": epsilon}
+    facts["noise_of_validation"] = noise
     write_json(folder / "tuning.json", facts)
     model = load(place) if not _own_code(question) else None
     shutil.rmtree(hidden)
     metric = "accuracy" if larger else "1 - exp(-loss)"
+    note = _NOTE if noise < _DROWNED else f"{_BY_CHANCE.format(noise=noise)} {_NOTE}"
     return Tuned(
-        "private", settings, values, metric, larger, score, folder, _NOTE, certificate=certificate, model=model
+        "private",
+        settings,
+        values,
+        metric,
+        larger,
+        score,
+        folder,
+        note,
+        certificate=certificate,
+        model=model,
+        noise=noise,
     )
+
+
+def _noise_of_score(trial: RunFolder, task: Task, values: Mapping[str, Any]) -> float:
+    """The standard deviation of the noise in a trial's score. It follows from the settings and the declared sizes."""
+    described = trial.description()
+    multipliers: tuple[float, ...] = next(
+        one.noise_multipliers for one in described.queries if one.name == "validation"
+    )
+    if described.method.unit == ProtectedUnit.CLIENT:
+        return multipliers[0] / task.clients
+    sizes, fraction = (
+        task.population.counts.tolist(),
+        float(values.get("validation_fraction", Options.validation_fraction)),
+    )
+    left = left_by_validation(sizes, fraction, described.seed)
+    own = [n - kept for n, kept in zip(sizes, left, strict=True)]
+    each = multipliers if len(multipliers) > 1 else multipliers * len(own)
+    return float(math.hypot(*each) / max(sum(own), 1))
 
 
 def _certificate(trial: Certificate, prices: TrialPrices, ledger: Ledger, question: Question) -> Certificate:
@@ -120,6 +156,12 @@ def _own_code(question: Question) -> bool:
 _NOTE = (
     "the epsilon is that of the whole tuning: all trials, the choice among them, and the model. Nothing of the other "
     "trials was kept. Whoever trains with these settings again on the same data pays for that in addition."
+)
+_DROWNED = 0.05
+"""Noise of a score between 0 and 1 beside which settings differ by less, mostly."""
+_BY_CHANCE = (
+    "much of the choice is chance: scores lie between 0 and 1, and the noise in each has a standard deviation of "
+    "{noise:.2g}, so that it takes more clients or samples, a larger epsilon or fewer trials;"
 )
 _COMMENT = """\
 # Chosen on private data, at epsilon {epsilon} (delta {delta:g}) for the whole tuning. The selected trial's model is in

@@ -25,6 +25,8 @@ class Trial:
     """Standard deviation over seeds, where there are several."""
     seconds: float = 0.0
     error: str | None = None
+    of: int | None = None
+    """How many there will be, as far as this one was told when it was finished."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,6 +55,8 @@ class Tuned:
     """Of the whole tuning where it was charged."""
     model: TrainedModel | None = None
     """The selected trial's, where the tuning was charged."""
+    noise: float | None = None
+    """The standard deviation of the noise in every candidate's score, where the tuning was charged."""
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={shown(value)}" for name, value in self.settings.items())

@@ -9,9 +9,11 @@ interrupted finds what it would have found.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ from cloister.errors import CloisterError
 from cloister.runs.metric_catalogue import Metric
 from cloister.studies.tuning.question import Question
 from cloister.studies.tuning.result import Trial
+from cloister.studies.tuning.space import candidates_of
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -39,11 +42,11 @@ def search(
     """All candidates, those of an earlier process included, and the importance of every key; `told` hears of every new
     candidate."""
     study = _study(question.metric(task), folder)
-    while len(found := trials_of(study)) < question.trials:
+    while len(found := trials_of(study)) < question.most_trials:
         trial = _next(study, question, task)
-        told(trial)
+        told(replace(trial, of=question.most_trials))
         none_yet = all(one.error is not None for one in found)
-        if trial.error is not None and none_yet and len(found) + 1 >= min(_HOPELESS, question.trials):
+        if trial.error is not None and none_yet and len(found) + 1 >= min(_HOPELESS, question.most_trials):
             raise CloisterError(trial.error)
     return found, _importance(study, question)
 
@@ -101,8 +104,7 @@ def _next(study: Study, question: Question, task: Task) -> Trial:
     number = len(trials_of(study))
     digest = hashlib.sha256(f"{question.seed}/{number}".encode()).digest()
     study.sampler = TPESampler(seed=int.from_bytes(digest[:4], "big"), n_startup_trials=_STARTUP)
-    asked = study.ask()
-    settings = {name: one.suggest(asked, name) for name, one in question.space.items()}
+    asked, settings = _untried(study, question)
     asked.set_user_attr("settings", settings)
     started = time.perf_counter()
     try:
@@ -121,6 +123,27 @@ def _next(study: Study, question: Question, task: Task) -> Trial:
     asked.set_user_attr("seconds", seconds)
     study.tell(asked, score, state=None if error is None else TrialState.FAIL)
     return Trial(number, settings, score, spread, seconds, error)
+
+
+def _untried(study: Study, question: Question) -> tuple[Any, dict[str, Any]]:
+    """A proposal. Of lists and whole numbers the same one may come again, and would have the same score: then another
+    that was not tried takes its place."""
+    from optuna.trial import TrialState
+
+    def proposal() -> tuple[Any, dict[str, Any]]:
+        asked = study.ask()
+        return asked, {name: one.suggest(asked, name) for name, one in question.space.items()}
+
+    asked, settings = proposal()
+    all_of_them = candidates_of(question.space)
+    tried = {json.dumps(one.settings) for one in trials_of(study)}
+    if all_of_them is not None and json.dumps(settings) in tried:
+        study.tell(asked, state=TrialState.FAIL)
+        left = [one for one in all_of_them if json.dumps(one) not in tried]
+        digest = hashlib.sha256(f"{question.seed}/{len(tried)} untried".encode()).digest()
+        study.enqueue_trial(left[int.from_bytes(digest[:4], "big") % len(left)])
+        return proposal()
+    return asked, settings
 
 
 def scores_of(question: Question, task: Task, settings: Mapping[str, Any]) -> list[float]:

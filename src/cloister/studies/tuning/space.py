@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,8 @@ _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})")
 _LOG_FROM = 10.0
 """A range of positive numbers that spans so much is searched by its logarithm."""
+_COUNTED_OUT = 10_000
+"""So many candidates, as many as may be tried, are told apart; of more than that none comes twice but by bad luck."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,16 @@ class Range:
             return int(trial.suggest_int(name, int(self.low), int(self.high), log=self.log))
         return float(trial.suggest_float(name, self.low, self.high, log=self.log))
 
+    @property
+    def count(self) -> float:
+        """How many values there are."""
+        return self.high - self.low + 1 if self.whole else math.inf
+
+    @property
+    def all(self) -> Sequence[int]:
+        """All of them, of whole numbers."""
+        return range(int(self.low), int(self.high) + 1)
+
     def __str__(self) -> str:
         return f"{self.low:g}..{self.high:g}"
 
@@ -70,6 +83,16 @@ class Choice:
     def suggest(self, trial: Any, name: str) -> Any:
         """What an Optuna trial proposes."""
         return trial.suggest_categorical(name, list(self.values))
+
+    @property
+    def count(self) -> float:
+        """How many values there are."""
+        return len(self.values)
+
+    @property
+    def all(self) -> Sequence[Any]:
+        """All of them."""
+        return self.values
 
     def __str__(self) -> str:
         return ",".join(map(str, self.values))
@@ -104,15 +127,25 @@ def split_words(words: Iterable[str], catalogue: Catalogue) -> tuple[dict[str, s
 
 def space_of(catalogue: Catalogue, values: Mapping[str, Any], searched: Mapping[str, Any]) -> Space:
     """What is searched, checked against the keys of the run that has these values."""
-    expect(
-        bool(searched), "something to search", "nothing", "write a range (lr=0.03..0.3) or a list (sparsity=0.1,0.3)"
-    )
+    if not searched:
+        odd = [f"{name}={one}" for name, one in values.items() if isinstance(one, str) and re.match(r"[\d.]", one)]
+        raise CloisterError(
+            f"Expected something to search, found {' and '.join(odd) or 'nothing'}: write a range (lr=0.03..0.3) or a "
+            "list (sparsity=0.1,0.3)."
+        )
     keys = _keys(catalogue, {name: one for name, one in values.items() if name not in searched}, searched)
     space: Space = {}
     for name, what in searched.items():
         expect(name not in _NEVER, "keys that a method is better or worse with", name, _NEVER.get(name, ""))
         space[name] = _dimension(name, what, keys.get(name))
     return space
+
+
+def candidates_of(space: Space) -> list[dict[str, Any]] | None:
+    """All candidates, where lists and whole numbers are searched alone and they are few enough to be counted out."""
+    if math.prod(one.count for one in space.values()) > _COUNTED_OUT:
+        return None
+    return [dict(zip(space, chosen, strict=True)) for chosen in itertools.product(*(one.all for one in space.values()))]
 
 
 def first_of(space: Space) -> dict[str, Any]:
@@ -135,7 +168,9 @@ def _keys(catalogue: Catalogue, values: Mapping[str, Any], searched: Mapping[str
                 f"Expected keys of the method, its cohort, its model or the run, found {name!r}, which belongs to the "
                 "data: results on different data do not compare."
             )
-        expect(name in keys, "keys of this run", name, nearest(name, keys))
+        owners = dict.fromkeys(key.owner for key in catalogue.all_keys() if key.name == name)
+        remedy = f"{' and '.join(list(owners)[:3])} would have it" if owners else nearest(name, keys)
+        expect(name in keys, "keys of this run", name, remedy)
     return keys
 
 
@@ -156,7 +191,7 @@ def _of_data(catalogue: Catalogue, chosen: Mapping[str, str], name: str) -> bool
 def _dimension(name: str, what: Any, key: Key | None) -> Range | Choice:
     remedy = f"write {name}=0.1..1 for a range, or {name}=0.1,0.3 for a list"
     if isinstance(what, str):
-        match = _RANGE.fullmatch(what.strip())
+        match = None if "..." in what else _RANGE.fullmatch(what.strip())  # 0.1...3 is 3 to most, and .3 to Python
         if match is None and ".." in what:
             raise CloisterError(f"Expected two numbers around .. for {name}, found {what!r}: {remedy}.")
         what = tuple(map(_number, match.groups())) if match else [_number(word) for word in what.split(",")]

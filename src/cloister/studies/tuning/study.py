@@ -19,7 +19,7 @@ from cloister.errors import CloisterError, expect, expect_package, expect_type
 from cloister.privacy.description import plain
 from cloister.privacy.selection import TrialCount
 from cloister.runs.config_file import load, toml_text
-from cloister.runs.files import read_json, write_atomically, write_json
+from cloister.runs.files import alone_in, read_json, write_atomically, write_json
 from cloister.runs.result import Run
 from cloister.studies.tuning.on import On
 from cloister.studies.tuning.private import tune_privately
@@ -88,9 +88,15 @@ def count_of(trials: float, distribution: str | float) -> TrialCount:
 def _tune_freely(question: Question, folder: Path | None, final: bool, told: Callable[[Trial], None]) -> Tuned:
     expect_package("optuna", "to tune on public or simulated data", "tune")
     task = question.trial_task()
+    if folder is None:
+        return _searched(question, task, None, final, told)
+    _expect_same(question, task, folder)
+    with alone_in(folder):  # two at once would take each other's trials for interrupted ones
+        return _searched(question, task, folder, final, told)
+
+
+def _searched(question: Question, task: Task, folder: Path | None, final: bool, told: Callable[[Trial], None]) -> Tuned:
     metric = question.metric(task)
-    if folder is not None:
-        _expect_same(question, task, folder)
     found, importance = search(question, task, folder, told)
     best = ranked(found, metric.larger_is_better)[0]
     if best.score is None:
@@ -122,9 +128,10 @@ def _expect_same(question: Question, task: Task, folder: Path) -> None:
     """A folder is new, or that of this very tuning, to go on with."""
     facts, file = question.to_json(task), folder / "tuning.json"
     if file.exists():
-        before = read_json(file).get("question")
-        same = _as_json(before) == _as_json(facts)
-        expect(same, f"the tuning that was begun in {folder}", "another", "choose another folder")
+        before, now = _as_json(read_json(file).get("question") or {}), _as_json(facts)
+        others = ", ".join(name.replace("_", " ") for name in now if before.get(name) != now[name])
+        found = f"another, by its {others}"
+        expect(before == now, f"the tuning that was begun in {folder}", found, "choose another folder")
         return
     if folder.exists() and any(folder.iterdir()):
         raise CloisterError(f"Expected a new folder, or that of this tuning, found {folder}: choose another.")

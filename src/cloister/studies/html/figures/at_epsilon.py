@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
+from cloister.runs.metric_text import SHARES
+from cloister.runs.report.comparison import neighbors_in_short
 from cloister.runs.scores import score_at_epsilon
 from cloister.studies.html.figures.style import Panel, Style, new_figure, words
 from cloister.studies.html.gather import Group, level_name
@@ -28,17 +30,29 @@ def blocks(style: Style, groups: Sequence[Group]) -> list[Block]:
     """By the epsilon that groups were aimed at. An epsilon about other neighbors, or at another delta, is another one;
     where no two groups have one in common, they are compared at the smallest that any of them spent."""
     scored = [group for group in groups if group.scores]
-    meanings = dict.fromkeys(_meaning(group) for group in scored if group.spent is not None)
+    meanings = meanings_of(scored)
     found: list[Block] = []
     for meaning in meanings:
         own = [group for group in scored if group.spent is not None and _meaning(group) == meaning]
-        words = f", for one {meaning[0]}, at delta {meaning[2]:g}" if len(meanings) > 1 else ""
+        words = _told_apart(meaning, meanings) if len(meanings) > 1 else ""
         by_level = {level: [group for group in own if group.epsilon == level] for level in style.study.levels}
         if len(own) > 1 and all(len(members) < 2 for members in by_level.values()):
             found += _within_the_smallest(own, words)
         found += [_block(level_name(level) + words, members) for level, members in by_level.items() if members]
     open_ended = [group for group in scored if group.spent is None]
     return [*found, *([_block(level_name(None), open_ended)] if open_ended else [])]
+
+
+def meanings_of(groups: Sequence[Group]) -> list[tuple[str, str, float]]:
+    """What the epsilons of these groups are about, each once: with several, equal numbers promise other things."""
+    return list(dict.fromkeys(_meaning(group) for group in groups if group.spent is not None))
+
+
+def _told_apart(meaning: tuple[str, str, float], among: Sequence[tuple[str, str, float]]) -> str:
+    unit, adjacency, delta = meaning
+    namesakes = {other[1] for other in among if other[0] == unit}
+    neighbors = f" ({neighbors_in_short(adjacency)})" if len(namesakes) > 1 else ""
+    return f", for one {unit}{neighbors}, at delta {delta:g}"
 
 
 def _meaning(group: Group) -> tuple[str, str, float]:
@@ -76,6 +90,10 @@ def at_equal_epsilon(style: Style, found: Sequence[Block], metric: str) -> Panel
             _row(figure, style, group, of_seeds, place)
             place -= 1.0
         place -= 0.2
+    if metric.removeprefix("test ") in SHARES:
+        figure.update_xaxes(
+            autorangeoptions={"clipmin": 0, "clipmax": 1}
+        )  # a single point would stand between -1 and 2
     figure.update_yaxes(visible=False, range=[place + 0.5, 0.4], fixedrange=True)
     return Panel(figure, height=int(70 - _ROW * (place - 0.4)))
 
@@ -85,15 +103,20 @@ def _heading(figure: go.Figure, title: str, y: float) -> None:
 
 
 def _row(figure: go.Figure, style: Style, group: Group, of_seeds: Spread, y: float) -> None:
-    width = of_seeds.half_width
+    width, mean = of_seeds.half_width, of_seeds.mean
     seeds = f"{of_seeds.count} seed{'' if of_seeds.count == 1 else 's'}"
-    interval = "" if width is None else f" ± {width:.4f}"
+    below = above = width
+    if width is not None and group.first.metric in SHARES:  # no share lies below 0 or above 1
+        below, above = min(width, mean), min(width, 1 - mean)
+    interval = "" if below is None or above is None else f", {mean - below:.4f} to {mean + above:.4f}"
     ended = "" if all(run.finished for run in group.runs) else " (not ended)"
     figure.add_annotation(text=words(group.label) + ended, **_AT_THE_LEFT, y=y + 0.36)
     figure.add_scatter(
-        x=[short(of_seeds.mean)],
+        x=[short(mean)],
         y=[y - 0.06],
-        error_x=None if width is None else {"array": [short(width)], "thickness": 2, "width": 5},
+        error_x=None
+        if below is None or above is None
+        else {"array": [short(above)], "arrayminus": [short(below)], "thickness": 2, "width": 5},
         mode="markers",
         name=words(group.name),
         marker={"color": style.color(group), "symbol": style.marker(group), "size": 10},
