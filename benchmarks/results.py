@@ -235,7 +235,7 @@ def paper_page(found: Record) -> str:
         "",
         *_table([head[place] for place in kept], [[row[place] for place in kept] for row in rows]),
         "",
-        *(f"- Not as in the paper: {key} {one['paper']} -> {one['here']}" for key, one in changed.items()),
+        *(f"- Not as in the paper: {_change(key, one)}" for key, one in changed.items()),
         *(f"- In the paper: {note}" for note in found.get("notes", [])),
         "",
         "Choices, where the paper is silent or wrong:",
@@ -307,7 +307,13 @@ def independent(pairs: Sequence[tuple[Run, Run, float]]) -> list[float]:
 def _otherwise(cells: Sequence[Record], named: set[str]) -> str:
     """What was changed in some of these cells: `rounds 300 -> 100`."""
     changed = {key: one for cell in cells if cell["cell"] in named for key, one in cell["changed"].items()}
-    return "; ".join(f"{key} {one['paper']} -> {one['here']}" for key, one in changed.items() if key in _TOLD)
+    return "; ".join(_change(key, one) for key, one in changed.items() if key in _TOLD)
+
+
+def _change(key: str, values: Record) -> str:
+    """A key that has another value here, or one where the paper's setting has none."""
+    paper, here = values["paper"], values["here"]
+    return f"{key} {here}" if paper is None else f"{key} {paper} -> {'none' if here is None else here}"
 
 
 _TOLD = ("data", "split", "model", "rounds", "local_epochs", "clients")
