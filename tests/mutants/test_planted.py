@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
+import numpy
 import pytest
 
 from mutants.planted import ROOT, Mutant, Stale, mutants
 from mutants.report import JSON, MARKDOWN, markdown
+from mutants.trials import is_ours
 
 
 def test_there_are_many_of_every_kind_and_no_name_is_used_twice():
@@ -49,3 +52,10 @@ def test_the_page_says_what_its_file_says_and_every_bug_was_caught():
     assert MARKDOWN.read_text() == markdown(found), "python -m mutants writes it"
     assert found["killed"] == found["planted"] == len(found["mutants"]) >= 60
     assert {row["name"] for row in found["mutants"]} <= {mutant.name for mutant in mutants()}
+
+
+def test_copies_are_tested_with_what_is_installed_and_without_the_working_tree():
+    """Also where the environment is a folder of the tree, as `make` has it."""
+    assert not is_ours(Path(numpy.__file__).parent.parent)
+    assert not is_ours(Path(re.__file__).parent)
+    assert all(is_ours(ROOT / name) for name in ("", "src", "tests"))

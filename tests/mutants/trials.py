@@ -109,7 +109,7 @@ class Copy:
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
             os.dup2(1, 2)
             os.chdir(self.place)
-            sys.path[:] = [str(self.place / "src"), *(one for one in sys.path if not Path(one).is_relative_to(ROOT))]
+            sys.path[:] = [str(self.place / "src"), *(one for one in sys.path if not is_ours(Path(one)))]
             os.environ |= {"PYTHONPATH": str(self.place / "src"), "OMP_NUM_THREADS": "1"}
             os.environ.setdefault("CLOISTER_TESTS_WITHIN", "90")  # also of the tests without a bug, which must pass
             sys.dont_write_bytecode = bool(self._planted)
@@ -134,6 +134,12 @@ class Copy:
         path = self.place / name
         path.write_text(text)
         os.utime(path, (_BEGINNING + self._planted,) * 2)  # a time that no compiled file was made for
+
+
+def is_ours(path: Path) -> bool:
+    """Whether the source that is copied is found there. Installed packages are not ours, wherever their environment is:
+    `make` has it in a folder of the tree."""
+    return path.is_relative_to(ROOT) and not path.is_relative_to(Path(sys.prefix))
 
 
 def _waited(child: int, timeout: float) -> int | None:
