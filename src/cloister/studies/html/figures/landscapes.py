@@ -78,7 +78,7 @@ def _first(group: Group, of: str) -> Shown | None:
 def _caption(shown: Sequence[Shown], of: str, more: str) -> str:
     samples = ", ".join(dict.fromkeys(f"{one.land.samples} {one.land.of} samples" for one in shown))
     plane = "at the model plus alpha and beta times two random directions, each filter as long as the model's"
-    return f"The {of} on {samples} {plane}. {more}".strip()
+    return f"The {of} on {samples} {plane}, exact: no epsilon covers it. {more}".strip()
 
 
 def _mark(shown: Sequence[Shown]) -> bool:
