@@ -33,7 +33,10 @@ def pages(root: Path) -> dict[str, str]:
     return {"reference/api/index.md": _index(), "reference/api/cloister.md": _top(), **found}
 
 
-FIRST = ("run", "Run", "load", "plan", "Plan", "compare", "Comparison", "tune", "Tuned", "report", "audit", "Audit")
+FIRST = (
+    *("run", "Run", "load", "plan", "Plan", "compare", "Comparison", "tune", "Tuned", "reproduce", "Reproduction"),
+    *("report", "audit", "Audit"),
+)
 """What one comes to need first; the others follow by their names."""
 
 

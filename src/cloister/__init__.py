@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from cloister.studies.compare import Comparison, compare
     from cloister.studies.html.render import report
     from cloister.studies.landscape import landscape
+    from cloister.studies.papers.reproduce import reproduce
+    from cloister.studies.papers.table import Reproduction
     from cloister.studies.tuning import Tuned, tune
 
 __version__ = "0.1.0"
@@ -74,6 +76,8 @@ _DEFINED_IN = {
     "Tuned": "studies.tuning",
     "tune": "studies.tuning",
     "landscape": "studies.landscape",
+    "reproduce": "studies.papers.reproduce",
+    "Reproduction": "studies.papers.table",
     "report": "studies.html.render",
     "Audit": "auditing",
     "audit": "auditing",
@@ -95,6 +99,7 @@ __all__ = [
     "Method",
     "Plan",
     "Record",
+    "Reproduction",
     "Run",
     "ServerOptimizer",
     "StopTraining",
@@ -119,6 +124,7 @@ __all__ = [
     "plan",
     "poisson",
     "report",
+    "reproduce",
     "run",
     "server",
     "theory",

@@ -138,9 +138,19 @@ def test_a_landscape_is_drawn_from_the_command_line(command, tmp_path):
     assert "no epsilon covers it" in done.stdout
     assert (folder / "landscape.png").read_bytes().startswith(b"\x89PNG")
     assert read_landscape(folder).center == pytest.approx(RunFolder.open(folder).metrics()[-1]["loss"], rel=1e-6)
+    again = cl.landscape(folder, points=3, samples=None, hessian=False)
+    assert again == read_landscape(folder), "in Python, its data are read again as well"
+    with pytest.raises(CloisterError, match="Expected a task, found None"):
+        cl.landscape(nn.Linear(6, 3), points=3)
     assert command("show", folder).returncode == 0
     assert "already ended" in command("resume", folder).stdout
     assert command("landscape", folder, folder).returncode == 2, "several need a picture's name"
+    (folder / "config.toml").write_text((folder / "config.toml").read_text().replace("clients = 20", "clients = 21"))
+    with pytest.raises(CloisterError, match=r"Expected the data with which .* was trained, found others"):
+        cl.landscape(folder, points=3)
+    (folder / "config.toml").unlink()
+    with pytest.raises(CloisterError, match="give its task there"):
+        cl.landscape(folder, points=3)
 
 
 class _Once(torch.autograd.Function):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+import cloister as cl
 from cloister.cli.app import app
 from cloister.errors import CloisterError
 from cloister.studies.papers import files, order
@@ -68,6 +69,27 @@ rows = [[8, "90.1 ± 0.5"], [2, 70.0]]
 def reproduce(*words):
     result = CliRunner().invoke(app, ["reproduce", *map(str, words)], catch_exceptions=False, env={"COLUMNS": "200"})
     return result.output
+
+
+def test_in_python_a_table_is_what_the_command_line_makes_of_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "table.toml"
+    file.write_text(FILE)
+    found = cl.reproduce(file, scale="tiny", rows="p*", rounds=3)
+    assert repr(found) == "<Reproduction: table, scale tiny, 3 of 3 cells run>"
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (folder / "reproduce.md").read_text() == found.markdown()
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/certificate.json")}
+    reproduce(file, "--scale", "tiny", "--rows", "p*", "--folder", folder, "rounds=3")
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("*/certificate.json")} == before, "what is done stays"
+    frame = found.to_pandas()
+    assert list(frame["method"]) == ["plain", "private", "private as published"]
+    assert list(frame["paper"])[:2] == [97.5, 90.1]
+    assert frame["true_epsilon"][1] <= 8.0
+    with pytest.raises(CloisterError, match=r"seeds=\[0, 1\]"):
+        cl.reproduce(file, scale="tiny", seed=1)
+    with pytest.raises(CloisterError, match="Expected a table or figure by its name"):
+        cl.reproduce("blur-table9")
 
 
 def test_a_table_is_run_skipped_and_written(tmp_path):

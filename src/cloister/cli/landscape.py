@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
 import typer
 
 from cloister.cli.output import say, working
-from cloister.errors import CloisterError, expect
+from cloister.errors import expect
 
 
 def landscape(
@@ -36,10 +36,11 @@ def landscape(
     from cloister.studies.landscape import landscape as around
     from cloister.studies.landscape import write_landscape
     from cloister.studies.landscape_plots import landscape_plot
+    from cloister.studies.run_task import task_of
 
     expect(len(runs) == 1 or output is not None, "-o FILE for several runs", "none", "name the picture")
     picture = output or runs[0] / "landscape.png"
-    tasks = {path: _task_of(path) for path in runs}
+    tasks = {path: task_of(path) for path in runs}
     expect_plot(picture)
     found = {}
     for path, task in tasks.items():
@@ -65,21 +66,3 @@ def landscape(
         say(f"{write_landscape(path, one)}: {one.note}")
     landscape_plot(found, picture)
     say(f"plot: {picture}")
-
-
-def _task_of(path: Path) -> Any:
-    """The data of a run, which must be those that it was trained with."""
-    from cloister.runs.config import build
-    from cloister.runs.config_file import load
-    from cloister.runs.folder import RunFolder
-
-    folder = RunFolder.open(path)
-    if not (path / "config.toml").is_file():
-        raise CloisterError(
-            f"Expected config.toml in {path}, found none: the run was started from Python, so call "
-            "cloister.landscape(folder, task) there."
-        )
-    task = build(load(path / "config.toml")).task
-    same = task is not None and task.fingerprint() == folder.checkpoint().facts["data"]
-    expect(same, f"the data with which {path} was trained", "others", "restore them")
-    return task

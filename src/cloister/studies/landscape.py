@@ -35,6 +35,7 @@ from cloister.runs.measurement_file import numbers
 from cloister.runs.recorded import MARK, NOT_PRIVATE
 from cloister.runs.result import Run
 from cloister.runs.trained_model import TrainedModel
+from cloister.studies.run_task import task_of
 from cloister.studies.sharpness import Sharpness, largest_eigenvalue, rises
 
 FILE = "landscape.json"
@@ -102,7 +103,7 @@ class Landscape:
 
 def landscape(
     model: nn.Module | Run | TrainedModel | str | Path,
-    task: Task,
+    task: Task | None = None,
     points: int = 21,
     range: float = 1.0,
     samples: int | None = 1000,
@@ -116,7 +117,8 @@ def landscape(
 ) -> Landscape:
     """The loss around a trained model, from -range to range along two directions, each as long as the model's filters.
 
-    `model` is a module, a run, what `cl.load` returns, or the folder of a run. `samples` of the test set (or of all
+    `model` is a module, a run, what `cl.load` returns, or the folder of a run. `task` can be left out where that folder
+    has a config.toml, as those of `cloister run` have: its data are read again. `samples` of the test set (or of all
     clients' training samples) are drawn by the seed; None takes all. `hessian`: also the Hessian's largest eigenvalue.
     `own_model` is what makes the module of a run's folder, where no file can (as `model` of `cl.load`).
 
@@ -127,6 +129,7 @@ def landscape(
     <Landscape: 3 x 3 points on 50 test samples, ...>
     """
     _expect_settings(points, range, samples, of, dimensions)
+    task = _given(task, model)
     subject = _subject(model, task, of, own_model)
     task = _on(replace(task, preprocessing=subject.preprocessing, local_test=None), of, samples, seed)
     module = subject.module.to(device)
@@ -197,6 +200,14 @@ class _Subject:
     names: tuple[str, ...]
     preprocessing: Any
     configuration: str | None = None
+
+
+def _given(task: Task | None, model: Any) -> Task:
+    if task is not None:
+        return task
+    remedy = "only the folder of a run says with which data it was trained: give task"
+    expect(isinstance(model, (str, Path)), "a task", None, remedy)
+    return task_of(Path(model))
 
 
 def _subject(model: Any, task: Task, of: Of, own: Any) -> _Subject:

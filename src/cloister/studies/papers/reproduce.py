@@ -14,9 +14,9 @@ from cloister.runs.task_cache import TaskCache
 from cloister.studies.cells import Cell, folder_name
 from cloister.studies.execution import run_cells
 from cloister.studies.papers.cells import PaperCell, cells_of
-from cloister.studies.papers.files import PaperFile
+from cloister.studies.papers.files import PaperFile, find, read
 from cloister.studies.papers.outcomes import Outcome, outcome_of, rows_of
-from cloister.studies.papers.scale import Scale
+from cloister.studies.papers.scale import Scale, scale_of
 from cloister.studies.papers.table import Reproduction
 
 WRITTEN: dict[str, Callable[[Reproduction], str]] = {
@@ -26,6 +26,40 @@ WRITTEN: dict[str, Callable[[Reproduction], str]] = {
     "curves.csv": Reproduction.curves,
 }
 """What is written beside the runs."""
+
+Jobs = int | Literal["auto"]
+
+
+def reproduce(
+    name: str | Path,
+    folder: str | Path | None = None,
+    *,
+    scale: str | float = "full",
+    seeds: Sequence[int] | None = None,
+    rows: str | None = None,
+    jobs: Jobs = 1,
+    progress: bool | None = None,
+    **overrides: Any,
+) -> Reproduction:
+    """Run a paper's table or figure, or what is left of it, and set it beside the paper's numbers.
+
+        found = cl.reproduce("fed-spa-table1-mnist", scale="tiny")
+        print(found.markdown())
+
+    Args:
+        name: as `cloister reproduce` lists it, or the path of such a file (`experiments/papers/README.md`).
+        folder: where the runs and tables are kept; by default runs/reproduce-NAME-SCALE. What is done is skipped.
+        scale: "full" (as the paper), "here" (with data at hand), a part such as 0.1, "small" or "tiny".
+        seeds: by default the file's.
+        rows: only cells whose names match, such as "DP-FedSAM*".
+        jobs: how many runs at a time; "auto": as many as cores and memory allow.
+        overrides: keys of every run: device="cuda".
+    """
+    plan = Plan.of(read(find(str(name))), scale_of(str(scale)), seeds, rows, overrides)
+    path = plan.folder if folder is None else Path(folder)
+    for _ in plan.run(path, jobs, progress):
+        pass
+    return plan.found(path)
 
 
 @dataclass(frozen=True)
@@ -48,7 +82,7 @@ class Plan:
         overrides: Mapping[str, Any] | None = None,
     ) -> Plan:
         """All cells, those whose names match `rows`, with the seeds of the file or others."""
-        remedy = "seeds belong to --seeds 0,1"
+        remedy = "seeds belong to --seeds 0,1 (in Python, seeds=[0, 1])"
         expect("seed" not in (overrides or {}), "keys of every run", "seed", remedy)
         over = dict(overrides or {})
         return cls(file, scale, cells_of(file, scale, over, rows), list(seeds or scale.seeds(file)), over)
@@ -58,9 +92,7 @@ class Plan:
         """Where its runs are kept, unless somebody says where: the same whenever it is asked for."""
         return Path("runs") / folder_name(f"reproduce-{self.file.name}-{self.scale.name}", self.overrides)
 
-    def run(
-        self, folder: Path, jobs: int | Literal["auto"] = 1, progress: bool | None = None
-    ) -> Iterator[tuple[Cell, RunFolder]]:
+    def run(self, folder: Path, jobs: Jobs = 1, progress: bool | None = None) -> Iterator[tuple[Cell, RunFolder]]:
         """Every cell with every seed, one after the other or several at a time; what is done is skipped."""
         for cell in self._all:  # also those of other rows and seeds, beside which these will stand
             _runs(folder, cell)

@@ -17,6 +17,7 @@ from cloister.studies.papers.outcomes import Row
 from cloister.studies.papers.scale import Scale
 
 if TYPE_CHECKING:
+    import pandas
     from rich.table import Table
 
 EXACT = ("train_accuracy", "accuracy_gap")
@@ -38,7 +39,7 @@ SHORT = {
 """Heads at a terminal, which is narrow."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reproduction:
     """All cells of a table or figure at a scale, as far as they were run."""
 
@@ -46,6 +47,11 @@ class Reproduction:
     scale: Scale
     seeds: Sequence[int]
     rows: list[Row]
+
+    def __repr__(self) -> str:
+        cells = [row for row in self.rows if _plain(row)]
+        done = sum(bool(row.outcomes) for row in cells)
+        return f"<Reproduction: {self.file.name}, scale {self.scale.name}, {done} of {len(cells)} cells run>"
 
     def lines(self) -> list[dict[str, str]]:
         """The rows as text: their names, the values of their axes, and HEAD."""
@@ -101,13 +107,22 @@ class Reproduction:
 
     def csv(self) -> str:
         """Numbers, a line for each cell and quantity."""
-        rows = [flat_record(one) for one in self.records()]
+        rows = self._flat()
         heads = list(dict.fromkeys(key for row in rows for key in row))
         out = io.StringIO()
         writer = csv.DictWriter(out, heads, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         return out.getvalue()
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The same as a data frame."""
+        import pandas
+
+        return pandas.DataFrame(self._flat())
+
+    def _flat(self) -> list[dict[str, Any]]:
+        return [flat_record(one) for one in self.records()]
 
     def curves(self) -> str:
         """Accuracy by round and epsilon, of every evaluated round: what most figures draw."""
