@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import cloister as cl
 from cloister.engine import Loop, Vectorized
+from cloister.errors import CloisterError
 from cloister.privacy.ledger import Ledger
 from cloister.round import run_round
 from conftest import federation, plan_of, toy_task
@@ -106,3 +107,13 @@ def test_a_certificate_says_what_is_left_of_the_noise_against_members_who_collud
         f"{one} if it knows the shares of {t} of 12" for one, t in zip(left.split(), (1, 4, 6), strict=True)
     )
     assert f"of the noise multiplier 1 there is left against them {told};" in note
+
+
+@pytest.mark.parametrize("method", [cl.methods.fed_spa, cl.methods.dp_fed])
+def test_a_round_is_one_step_and_more_are_refused(method):
+    """In a sweep over trust, one step is what all rows have."""
+    known = {"noise_multiplier": 1.0, "trust": "sum"}
+    assert method(local_steps=1, **known) is not None
+    for wrong in ({"local_steps": 2}, {"local_epochs": 1}):
+        with pytest.raises(CloisterError, match="a round is one step of all clients together"):
+            method(**wrong, **known)

@@ -193,7 +193,7 @@ def _refuse(
     secure.refuse(
         name,
         weighting,
-        local_steps=local_steps,
+        local_steps=None if local_steps == 1 else local_steps,  # which is what a round is
         local_epochs=local_epochs,
         batch_sampling=None if batch_sampling == "poisson" else batch_sampling,
         mode=claim(mode),
