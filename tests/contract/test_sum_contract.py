@@ -189,7 +189,7 @@ def test_a_share_beyond_the_table_is_a_sum_of_several(monkeypatch):
         lambda: cl.methods.pfl(sample_rate=0.5),
         lambda: cl.methods.pfl(noise="discrete"),
         lambda: cl.methods.pfl(honest_fraction=0.5),
-        lambda: cl.methods.dp_fed(trust="sum", local_steps=1),
+        lambda: cl.methods.dp_fed(trust="sum", local_steps=2),
         lambda: cl.methods.dp_fed(trust="sum", bound="median"),
         lambda: cl.methods.fed_spa(trust="sum", local_epochs=2),
         lambda: cl.methods.fed_spa(trust="sum", bound="quantile"),
