@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import inspect
 import os
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +17,7 @@ from cloister.data.registry import ENTRIES
 from cloister.data.scattering import ScatterOptions, normalized_features, scattered
 from cloister.errors import CloisterError
 from cloister.models import scatter
+from tiny_mnist import write_tiny_mnist
 
 
 def here(*files: str) -> bool:
@@ -30,21 +29,9 @@ def needs(*files: str):
     return pytest.mark.skipif(not here(*files), reason=f"needs {', '.join(files)} under CLOISTER_DATA")
 
 
-def idx(path: Path, array: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    head = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
-    path.write_bytes(gzip.compress(head + array.tobytes()))
-
-
 @pytest.fixture
 def tiny_mnist(tmp_path, monkeypatch) -> Path:
-    random = np.random.default_rng(0)
-    for part, count in (("train", 60), ("t10k", 20)):
-        idx(
-            tmp_path / f"MNIST/raw/{part}-images-idx3-ubyte.gz",
-            random.integers(0, 256, (count, 28, 28), dtype=np.uint8),
-        )
-        idx(tmp_path / f"MNIST/raw/{part}-labels-idx1-ubyte.gz", (np.arange(count) % 10).astype(np.uint8))
+    write_tiny_mnist(tmp_path)
     monkeypatch.setenv("CLOISTER_DATA", str(tmp_path))
     return tmp_path
 

@@ -11,6 +11,9 @@ Flips = Annotated[
     "how augmented images are flipped, each way with probability 1/2 (usual: photographs horizontally, others not)",
 ]
 Grayscale = Annotated[float, "probability with which an augmented color image is made gray (0.1 in DP-FedSAM's code)"]
+Deskew = Annotated[
+    bool, "true: shear every image of strokes (digits, letters) upright, by moments of its own ink; gray images only"
+]
 Fraction = Annotated[float, "share of the training and of the test samples that is used, drawn by the partition's seed"]
 Features = Annotated[Literal["pixels", "scatter"], "pixels, or scatter for scattering features (ScatterNet)"]
 Public = Annotated[int, "training samples set aside as public data, for methods that need some"]
@@ -24,9 +27,10 @@ IS_PATH = object()
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How images are augmented beside a crop, and how many of them are used: of every set of images."""
+    """How images are prepared, and augmented beside a crop, and how many of them are used: of every set of images."""
 
     flips: Flips = "usual"
     grayscale: Grayscale = 0.0
+    deskew: Deskew = False
     fraction: Fraction = 1.0
     given_as_keywords: ClassVar[bool] = True

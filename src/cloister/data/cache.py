@@ -28,10 +28,10 @@ KINDS = [field.name for field in fields(Samples)]
 Derive = Callable[[RawData], RawData]
 
 
-def cached(format_name: str, root: Path, derive: Derive | None = None, **options: Any) -> RawData:
+def cached(format_name: str, root: Path, *derive: Derive, **options: Any) -> RawData:
     """What `FORMATS[format_name].read(root, **options)` gives, decoded at most once.
 
-    With `derive` (a function with a name), what that makes of it, computed at most once.
+    With `derive` (functions with names), what these make of it, one after the other, each computed at most once.
 
     The arrays lie in `root/.cloister/<name>-<hash>/`, where the hash covers the options, the versions of reader and
     cache, and the sizes and times of the source files, so that a changed file is decoded anew. The folder appears
@@ -39,12 +39,12 @@ def cached(format_name: str, root: Path, derive: Derive | None = None, **options
     """
     form = format_named(format_name)
     options = form.options(**options)
-    suffix = f"-{derive.__name__}" if derive else ""
+    suffix = "".join(f"-{one.__name__}" for one in derive)
     folder = root / FOLDER / f"{form.name}-{_key(form, root, options)}{suffix}"
     kept = _load(folder)
     if kept is not None:
         return kept
-    data = derive(cached(format_name, root, **options)) if derive else _read(form, root, options)
+    data = derive[-1](cached(format_name, root, *derive[:-1], **options)) if derive else _read(form, root, options)
     with suppress(OSError):
         _store(data, folder)
     return _load(folder) or data

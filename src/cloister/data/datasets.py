@@ -17,6 +17,7 @@ from cloister.client.losses import next_token
 from cloister.client.preprocessing import Preprocessing, images
 from cloister.core.arguments import flat_arguments
 from cloister.data.arguments import Augment, Features, Fraction, ImageOptions, Public
+from cloister.data.deskew import deskewed
 from cloister.data.partition import partition_data
 from cloister.data.partitioners import Partition, iid, natural
 from cloister.data.raw import RawData, Samples
@@ -24,7 +25,7 @@ from cloister.data.scattering import ScatterOptions, normalized, scattered, scat
 from cloister.data.sklearn_digits import digits
 from cloister.data.storage import data_folder
 from cloister.data.task import Task
-from cloister.errors import expect, expect_one_of
+from cloister.errors import expect, expect_one_of, expect_type
 from cloister.models import char_lstm, char_transformer, scatter_linear
 
 
@@ -229,10 +230,10 @@ CATALOGUE: dict[str, Callable[..., Task]] = {
 }
 
 
-def _read(name: str, derive: Callable[[RawData], RawData] | None = None, **options: Any) -> RawData:
+def _read(name: str, *derive: Callable[[RawData], RawData], **options: Any) -> RawData:
     from cloister.data.cache import cached
 
-    return cached(name, data_folder(), derive, **options)
+    return cached(name, data_folder(), *derive, **options)
 
 
 def _images(
@@ -247,15 +248,17 @@ def _images(
     **of_format: Any,
 ) -> Task:
     scattering = scattering or ScatterOptions()
+    expect_type("deskew", options.deskew, bool, "True or False", "True suits digits and letters")
+    upright = [deskewed] if options.deskew else []
     if features == "scatter":
         expect(not augment, "pixels where augment is true", features, "scattering features are computed once")
         derived = scattered_with_flips if scattering.scatter_flips else scattered
-        raw = normalized(_read(name, derived, **of_format), scattering)
+        raw = normalized(_read(name, *upright, derived, **of_format), scattering)
         model = partial(scatter_linear, raw.train.inputs.shape[1:], raw.classes)
         _expect_augmented(augment, options)
         return partition_data(raw, partition, name, None, model, public_samples, options.fraction)
     scattering.expect_unused(features)
-    raw = _read(name, **of_format)
+    raw = _read(name, *upright, **of_format)
     preprocessing = _preprocessing(raw, augment, options, side)
     return partition_data(raw, partition, name, preprocessing, None, public_samples, options.fraction)
 
