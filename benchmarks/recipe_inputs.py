@@ -25,6 +25,7 @@ from torch import Tensor
 from cloister.client.centering import MOST_DIRECTIONS, Centering
 from cloister.client.preprocessing import plain
 from cloister.data.cache import cached
+from cloister.data.deskew import deskewed
 from cloister.data.partition import partition_data
 from cloister.data.raw import RawData, Samples
 from cloister.data.scattering import ScatterOptions, normalized_tensor
@@ -37,7 +38,7 @@ from cloister.runs.signatures import introspected
 
 Values = dict[str, Any]
 SCATTER = ("scatter_compression", "scatter_pool", "scatter_groups", "scatter_flips", "scatter_low_orders")
-PREPARING = (*SCATTER, "center", "center_rank", "decorrelate", "bias", "cohort", "clients_per_round")
+PREPARING = (*SCATTER, "deskew", "center", "center_rank", "decorrelate", "bias", "cohort", "clients_per_round")
 """Keys that candidates in one product have in common: they see the same inputs in the same rounds."""
 _PRICED = ("method", "trust", "sample_rate", "honest_fraction", "batch_size", "local_epochs", "clipping",
            "cohort", "clients_per_round", "rounds", "epsilon", "delta", "center", "decorrelate")  # fmt: skip
@@ -45,7 +46,7 @@ _HELD_OUT = 10_000
 _BIAS = 0.1  # of the library's linear_probe
 _ROWS = 8192
 _SPARE, _ITERATIONS = 32, 8  # directions beside those that are kept; see _directions
-_features: dict[tuple[str, bool], Tensor] = {}
+_features: dict[tuple[str, bool, bool], Tensor] = {}
 _plans: dict[str, Noises] = {}
 
 
@@ -97,18 +98,19 @@ class Source:
     def features(self, values: Mapping[str, Any]) -> Tensor:
         """Of all images, after the recipe's scatter options [n, channels, h, w]."""
         options = ScatterOptions(**{key: values[key] for key in SCATTER if key in values})
-        raw = self._scattered(options.scatter_flips)
+        raw = self._scattered(options.scatter_flips, values.get("deskew", False))
         return torch.cat([normalized_tensor(part, options) for part in torch.split(raw, _ROWS)])
 
     @cached_property
     def _images(self) -> str:
         return hashlib.sha256(np.ascontiguousarray(self.raw.train.inputs).data).hexdigest()
 
-    def _scattered(self, flips: bool) -> Tensor:
+    def _scattered(self, flips: bool, deskew: bool) -> Tensor:
         """Computed once for the same images, whatever they are called: QMNIST's are MNIST's."""
-        key = self._images, flips
+        key = self._images, flips, deskew
         if key not in _features:
-            images = torch.from_numpy(np.array(self.raw.train.inputs)).to(self.device).float() / 255
+            train = (deskewed(self.raw) if deskew else self.raw).train
+            images = torch.from_numpy(np.array(train.inputs)).to(self.device).float() / 255
             size = 2048 if self.device == "cuda" else 256  # few launches, where these are what takes time
             found = torch.from_numpy(scatter(images, size)).to(self.device)
             if flips:

@@ -79,6 +79,8 @@ def prepared_by(values: Values) -> dict[str, list[Change]]:
         "decorrelate": _each("decorrelate", None, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3),
         "bias": _each("bias", 0.0, 0.05, 0.1, 0.2),
     }
+    if values["data"] in ("mnist", "qmnist", "emnist"):
+        found["deskew"] = _each("deskew", None, True)
     if values["cohort"] == "cyclic":
         full: Change = {"cohort": "full", "clients_per_round": None}
         turns = [{"cohort": "cyclic", "clients_per_round": some} for some in (10, 20, 50)]
