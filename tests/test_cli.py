@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -85,6 +86,21 @@ def test_methods_are_compared(command, tmp_path):
     assert [row["label"] for row in rows] == ["fedavg", "dp_fedavg"]
     assert rows[1]["epsilon"] <= 4
     assert (tmp_path / "runs" / "compare.png").stat().st_size > 5000
+
+
+def test_methods_are_compared_without_a_file(command, tmp_path):
+    words = ["data=digits", "method=[pfl,dp_fed]", "clients=5", "cohort=full", "local_epochs=1", "rounds=1", "epsilon=8"]
+    folder = tmp_path / "runs"
+    done = command("compare", *words, "delta=1e-3", "seed=[0,1]", "--folder", str(folder), "--jobs", "1")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((folder / "results.json").read_text())
+    assert [(row["label"], row["seeds"]) for row in found["rows"]] == [("pfl", [0, 1]), ("dp_fed", [0, 1])]
+    assert "cloister compare data=digits 'method=[pfl,dp_fed]' clients=5" in found["command"], "as a shell takes it"
+    nothing = command("compare")
+    assert (nothing.returncode, "Expected a file, or keys of runs to compare" in nothing.stderr) == (2, True)
+    told = shlex.split(nothing.stderr.split("try cloister ")[1].strip().removesuffix("."))
+    tried = command(*told, "rounds=1", "seed=[0]", "--folder", str(tmp_path / "tried"), "--jobs", "1")
+    assert "found 20 and 1: give it once" in tried.stderr, "what is told to try can be tried"
 
 
 def test_version():

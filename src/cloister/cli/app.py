@@ -154,7 +154,7 @@ def methods(
     )
 
 
-app.command(cls=Command, options_metavar="FILE.toml [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(compare)
+app.command(cls=Command, options_metavar="[FILE.toml] [KEY=VALUE ...] [OPTIONS]", context_settings=_ANY_KEYS)(compare)
 
 
 app.command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -43,6 +44,7 @@ def compare(
       cloister compare experiments/digits-methods.toml
       cloister compare experiments/digits-methods.toml 'seed=[0,1,2,3,4]'
       cloister compare experiments/digits.toml 'lr=[0.3,1]' 'epsilons=[2,8]'
+      cloister compare data=digits 'method=[pfl,dp_fed]' 'seed=[0,1,2]' ...
 
     KEY=VALUE is for every run, and KEY=[VALUE,VALUE] runs each value. A key whose own value may be a list takes a list
     of lists. With the folder of a comparison that was interrupted, it goes on. In the folder: results.json, the table
@@ -51,8 +53,11 @@ def compare(
     from cloister.runs.config_file import load
 
     file, words = file_and_words(ctx.args)
-    if file is None:
-        raise CloisterError("Expected a file with methods to compare, found none: try experiments/digits-methods.toml.")
+    if file is None and not words:
+        raise CloisterError(
+            "Expected a file, or keys of runs to compare, found neither: try cloister compare data=digits "
+            "'method=[pfl,dp_fed]' clients=10 cohort=full local_epochs=1 rounds=20 epsilon=8 delta=1e-3 'seed=[0,1,2]'."
+        )
     load(file, words)  # refuses what cannot be read before anything heavy is imported
     count = _jobs(jobs)
     from cloister.runs import report
@@ -61,9 +66,9 @@ def compare(
     from cloister.studies.planning import planned
 
     path = folder or new_folder("compare")
-    command = " ".join(["cloister compare", str(file), *words])
+    command = shlex.join(["cloister", "compare", *([] if file is None else [str(file)]), *words])
     with working("checking all runs"):
-        comparison = Comparison(planned(file, words), path)
+        comparison = Comparison(planned(file or {}, words), path)
     with interruptible(path, f"the same command with --folder {path} goes on from here"):
         try:
             for cell, found in comparison.run(count, command=command, threads=threads, progress=True, quiet=quiet):
