@@ -1,6 +1,7 @@
 """Settings for recipes of `experiments/best/`, compared on training images that are held out: how recipes are chosen.
 
     python benchmarks/recipe_search.py [--settings mnist-shards-2.0,...] [--seconds 60] [--device cuda] [--out FILE]
+    python benchmarks/recipe_search.py --only deskew=true ... the recipes beside themselves with these keys, no search
     python benchmarks/recipe_search.py --check [--small]      the surrogate beside runs of the library
 
 No test image is looked at. A search begins with the recipe as it is and changes some of its keys, along with what makes
@@ -241,6 +242,16 @@ class Search:
             rows.append({"score": score, "gain": statistics.fmean(gains), "error": error, "keys": self.difference(one)})
         return sorted(rows, key=lambda row: -row["score"])
 
+    def tell(self, rows: list[Values], candidates: int) -> None:
+        """A ranking."""
+        self.write({"setting": self.name, "ranking": rows})
+        print(f"\n{self.name}: {candidates} candidates in {time.perf_counter() - self.started:.0f} s\n")
+        print("| held out, % | above the recipe | keys |\n| --- | --- | --- |")
+        for row in rows:
+            keys = " ".join(f"{key}={json.dumps(value)}" for key, value in row["keys"].items()) or "the recipe as it is"
+            gain = f"{100 * row['gain']:+.2f} ± {100 * row['error']:.2f}"
+            print(f"| {100 * row['score']:.2f} | {gain} | {keys} |", flush=True)
+
 
 def _name(candidate: Values) -> str:
     return json.dumps(candidate, sort_keys=True)
@@ -254,15 +265,16 @@ def search(this: Search) -> None:
     """One recipe, and its ranking."""
     this.explore()
     explored = len(this.found)
-    rows = this.ranked(this.confirm())
-    this.write({"setting": this.name, "ranking": rows})
-    print(f"\n{this.name}: {explored} candidates in {time.perf_counter() - this.started:.0f} s\n")
-    print("| held out, % | above the recipe | keys |\n| --- | --- | --- |")
-    for row in rows:
-        keys = " ".join(f"{key}={json.dumps(value)}" for key, value in row["keys"].items()) or "the recipe as it is"
-        print(
-            f"| {100 * row['score']:.2f} | {100 * row['gain']:+.2f} ± {100 * row['error']:.2f} | {keys} |", flush=True
-        )
+    this.tell(this.ranked(this.confirm()), explored)
+
+
+def beside(this: Search, keys: Change) -> None:
+    """One recipe, and its ranking beside itself with some keys."""
+    other = changed(this.current, keys)
+    for number, draw in enumerate(LAST):
+        if number < LEAST_DRAWS or this.spent < 1:
+            this.play([this.current, other], draw, "last")
+    this.tell(this.ranked([other]), 1)
 
 
 def check(name: str, source: Source, seeds: Sequence[int]) -> None:
@@ -282,6 +294,7 @@ def main() -> None:
     parser.add_argument(
         "--check", action="store_true", help="compare the surrogate with the library, and do not search"
     )
+    parser.add_argument("--only", nargs="+", default=[], metavar="KEY=VALUE", help="compare these keys, and no others")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high")
@@ -300,7 +313,8 @@ def main() -> None:
                 check(name, source, range(3))
             else:
                 columns = COLUMNS // 8 if options.small else COLUMNS
-                search(Search(name, source, options.seconds, pool, out, columns))
+                this = Search(name, source, options.seconds, pool, out, columns)
+                beside(this, load(None, options.only)) if options.only else search(this)
 
 
 if __name__ == "__main__":

@@ -89,9 +89,9 @@ def test_methods_are_compared(command, tmp_path):
 
 
 def test_methods_are_compared_without_a_file(command, tmp_path):
-    words = ["data=digits", "method=[pfl,dp_fed]", "clients=5", "cohort=full", "local_epochs=1", "rounds=1", "epsilon=8"]
+    words = ["data=digits", "method=[pfl,dp_fed]", "clients=5", "cohort=full", "local_epochs=1", "rounds=1"]
     folder = tmp_path / "runs"
-    done = command("compare", *words, "delta=1e-3", "seed=[0,1]", "--folder", str(folder), "--jobs", "1")
+    done = command("compare", *words, "epsilon=8", "delta=1e-3", "seed=[0,1]", "--folder", str(folder), "--jobs", "1")
     assert done.returncode == 0, done.stderr
     found = json.loads((folder / "results.json").read_text())
     assert [(row["label"], row["seeds"]) for row in found["rows"]] == [("pfl", [0, 1]), ("dp_fed", [0, 1])]

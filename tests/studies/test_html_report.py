@@ -142,6 +142,15 @@ def test_measurements_are_those_of_the_files(study, page, method):
     assert trace["y"] == pytest.approx(gaps, rel=1e-4, abs=1e-6)
 
 
+def test_the_axis_of_a_share_ends_where_shares_do(page):
+    figures = figures_of(page)
+    for name in ("clipping-clipped", "clipping-mean"):
+        ends = figures[f"{name}-0"]["layout"]["yaxis"]["autorangeoptions"]
+        assert -0.1 < ends["minallowed"] < 0
+        assert 1 < ends["maxallowed"] < 1.1
+    assert "autorangeoptions" not in figures["norms-mean-0"]["layout"]["yaxis"]
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_histograms_have_every_norm_once_and_the_clipping_threshold(study, page, place):
     method = list(METHODS)[place]

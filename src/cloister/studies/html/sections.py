@@ -97,8 +97,8 @@ def clipping(style: Style) -> Section | None:
     """How much clipping takes away."""
     of = "Of updates, or of single samples' gradients where these are clipped."
     found = [
-        _over(style, "clipping/clipped", "Fraction clipped", "fraction clipped", of),
-        _over(style, "clipping/mean", "Mean clip factor", "mean of min(1, S/norm)", of),
+        _over(style, "clipping/clipped", "Fraction clipped", "fraction clipped", of, share=True),
+        _over(style, "clipping/mean", "Mean clip factor", "mean of min(1, S/norm)", of, share=True),
         _over(style, "clipping/spread", "Spread of clip factors", "mean distance from their mean", of),
     ]
     return _section("clipping", "Clipping", found)
@@ -200,9 +200,9 @@ def partitions(style: Style) -> Section | None:
     return Section("partition", "Partition", figures, (), tuple(missing)) if figures or missing else None
 
 
-def _over(style: Style, name: str, title: str, y: str, more: str = "") -> Drawn | None:
+def _over(style: Style, name: str, title: str, y: str, more: str = "", share: bool = False) -> Drawn | None:
     """Something that was computed exactly from the clients' data, over rounds."""
-    panel = over_rounds(style, style.study.groups, name, y)
+    panel = over_rounds(style, style.study.groups, name, y, share)
     return _whole(name.replace("/", "-"), title, f"{more} {_SEEDS}".strip(), panel, mark=True)
 
 

@@ -12,11 +12,15 @@ from cloister.studies.html.over_seeds import Curve, curve, short
 
 _FEW = 12
 """With fewer points than this, each is marked."""
+_EDGE = 0.02
+"""Of an axis that ends at 0 and 1, so that lines there can be seen."""
 
 
-def over_rounds(style: Style, groups: Sequence[Group], name: str, y: str) -> Panel | None:
-    """Over the rounds; None where no group has the number."""
+def over_rounds(style: Style, groups: Sequence[Group], name: str, y: str, share: bool = False) -> Panel | None:
+    """Over the rounds; None where no group has the number. A share's axis ends at 0 and 1, whatever its band."""
     figure = new_figure("round", y)
+    if share:
+        figure.update_yaxes(autorangeoptions={"minallowed": -_EDGE, "maxallowed": 1 + _EDGE})
     drawn = [add_curve(figure, style, group, curve(group.by_round(name)), "round") for group in groups]
     return Panel(figure) if any(drawn) else None
 
