@@ -135,8 +135,9 @@ training images (on those of held-out writers for MNIST by its writers); that ch
 """
 _DRIVES = """
 What drives it: few parameters on fixed features (a scattering transform, which knows no data), of which the few of
-orders 0 and 1 may weigh more than the many of order 2 (`scatter_low_orders`), at fewer places (`scatter_pool`); digits
-that are sheared upright, each by itself (`deskew`, which most of these recipes were chosen before); one private step over all samples a round; a private mean of the features (`center`), which is taken away before they are
+orders 0 and 1 may weigh more than the many of order 2 (`scatter_low_orders`), at fewer places (`scatter_pool`);
+digits that are sheared upright, each by itself (`deskew`, which most of these recipes were chosen before); one
+private step over all samples a round; a private mean of the features (`center`), which is taken away before they are
 scaled to length 1; private second moments (`decorrelate`), by which the few directions in which all samples vary
 shrink; clipping far below the usual norm; averaging of iterates. Where whole clients are protected, every update has
 the same norm (`clipping = normalize`), and a mean that is smoothed to a low rank (`center_rank`) loses most of its
