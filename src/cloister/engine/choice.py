@@ -19,7 +19,7 @@ from cloister.engine.chunking import constant_places
 from cloister.engine.cuda.graphs import Graphed
 from cloister.engine.cuda.switching import Switching
 from cloister.engine.loop import Loop
-from cloister.engine.made_up import made_up_clients
+from cloister.engine.made_up import made_up_clients, with_fewer_steps
 from cloister.engine.vectorized import Vectorized
 from cloister.engine.workers import can_fork, dismiss
 from cloister.errors import CloisterError, Note
@@ -33,6 +33,9 @@ COMPILING = 36.0
 
 WORTH_TRYING, LONG = 5.0, 1.0
 """Seconds that a run must take for more than two engines to be tried, and of a trial that is not repeated."""
+
+STEPS_TRIED = 16
+"""Of a phase of local work in a trial on a CPU: a round of many epochs takes as long as a run, and tells no more."""
 
 
 _processes_on_gpu = 1
@@ -103,8 +106,8 @@ def choose(fed: Federation, w: Tensor, chunk: int, rounds: int, sample: int = 24
     most = min(expected, chunk)
     if w.is_cuda:
         return _on_a_gpu(fed, w, chunk, rounds)
-    few = made_up_clients(fed, clients=min(sample, most))
-    return _on_a_cpu(few, w, chunk, repeats, rounds * expected / few.population.clients)
+    few, times_as_many = with_fewer_steps(made_up_clients(fed, clients=min(sample, most)), STEPS_TRIED)
+    return _on_a_cpu(few, w, chunk, repeats, times_as_many * rounds * expected / few.population.clients)
 
 
 def _on_a_gpu(fed: Federation, w: Tensor, chunk: int, rounds: int) -> Engine:
