@@ -73,3 +73,20 @@ def test_engines_are_tried_on_short_rounds_and_chosen_for_long_ones(monkeypatch)
     assert engine != Loop()
     assert {steps for _, steps in tried} <= set(range(1, choice.STEPS_TRIED + 1))
     assert len(tried) >= 2
+
+
+@pytest.mark.parametrize(("rounds", "expected"), [(1, "graphed"), (4, "graphed, then compiled")])
+def test_a_gpu_tries_few_steps_and_counts_all(monkeypatch, rounds, expected):
+    """20 epochs of 20 steps at 4 s for 64 steps are 25 s a round: half of four rounds is left when a program is
+    compiled, and next to nothing of one."""
+    tried = []
+
+    def seconds(engine, fed, w, repeats):
+        tried.append(max(map(sum, steps_of(fed))))
+        return 4.0 * sum(map(sum, steps_of(fed))) / 64
+
+    monkeypatch.setattr(choice, "_seconds", seconds)
+    fed, w = federation(METHODS["epochs"], task=toy_task(sizes=(640,)))
+    engine = choice._on_a_gpu(fed, w, 1, rounds)
+    assert max(tried) <= choice.STEPS_TRIED_ON_A_GPU
+    assert engine.name == expected

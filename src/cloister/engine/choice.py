@@ -34,8 +34,8 @@ COMPILING = 36.0
 WORTH_TRYING, LONG = 5.0, 1.0
 """Seconds that a run must take for more than two engines to be tried, and of a trial that is not repeated."""
 
-STEPS_TRIED = 16
-"""Of a phase of local work in a trial on a CPU: a round of many epochs takes as long as a run, and tells no more."""
+STEPS_TRIED, STEPS_TRIED_ON_A_GPU = 16, 64
+"""Of a phase of local work in a trial: a round of many epochs takes as long as a run, and tells no more."""
 
 
 _processes_on_gpu = 1
@@ -115,12 +115,13 @@ def _on_a_gpu(fed: Federation, w: Tensor, chunk: int, rounds: int) -> Engine:
 
     From which round on is decided here, once: a seed must give the same run again, whatever the clock says then.
     """
-    made_up = made_up_clients(fed, chunk)
-    seconds = _seconds_if_able(Graphed(chunk), made_up, w, repeats=1)
+    short, times_as_many = with_fewer_steps(made_up_clients(fed, chunk), STEPS_TRIED_ON_A_GPU)
+    seconds = _seconds_if_able(Graphed(chunk), short, w, repeats=1)
     if math.isinf(seconds):
         slow: list[Engine] = [Loop(), Vectorized(chunk)]
-        return min(slow, key=lambda engine: _seconds_if_able(engine, made_up_clients(fed, min(chunk, 2)), w, 1))
-    seconds *= math.ceil(max(1, round(fed.denominator)) / chunk)
+        few, _ = with_fewer_steps(made_up_clients(fed, min(chunk, 2)), STEPS_TRIED_ON_A_GPU)
+        return min(slow, key=lambda engine: _seconds_if_able(engine, few, w, 1))
+    seconds *= times_as_many * math.ceil(max(1, round(fed.denominator)) / chunk)
     if seconds * rounds < 2 * COMPILING:  # at least half of the run shall gain by it
         return Graphed(chunk)
     return Switching(chunk, compiled_from=2 + math.ceil(COMPILING / seconds))
