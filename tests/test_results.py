@@ -21,6 +21,14 @@ def results(monkeypatch):
     return results
 
 
+@pytest.fixture
+def claims(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import claims
+
+    return claims
+
+
 def test_pages_say_what_their_files_say(results):
     """`python benchmarks/results.py` brings them together again."""
     for path, text in results.pages().items():
@@ -42,44 +50,117 @@ def test_a_recipe_was_run_as_it_stands_within_its_epsilon(name):
 
 
 def test_a_part_of_a_table_joins_what_is_kept_of_it(results):
-    def cell(name, lr, **runs):
+    def kept(name, lr, **runs):
         return {"cell": name, "quantity": "accuracy", "settings": {"lr": lr, "device": "cpu"}, "runs": runs}
 
-    known = [cell("a", 0.1, **{"0": 1}), cell("b", 0.1, **{"0": 2}), cell("c", 0.1, **{"0": 3})]
+    known = [kept("a", 0.1, **{"0": 1}), kept("b", 0.1, **{"0": 2}), kept("c", 0.1, **{"0": 3})]
     new = [
-        cell("a", 0.1, **{"1": 4}),
-        cell("b", 0.3, **{"1": 5}),
-        cell("c", 0.3),
-        cell("d", 0.1),
-        cell("e", 0.1, **{"0": 6}),
+        kept("a", 0.1, **{"1": 4}),
+        kept("b", 0.3, **{"1": 5}),
+        kept("c", 0.3),
+        kept("d", 0.1),
+        kept("e", 0.1, **{"0": 6}),
     ]
     new[0]["settings"]["device"] = "cuda"  # rounds otherwise, and is the same setting
     found = {one["cell"]: one["runs"] for one in results.merged(known, new)}
     assert found == {"a": {"0": 1, "1": 4}, "b": {"1": 5}, "c": {"0": 3}, "e": {"0": 6}}
 
 
-def test_a_claim_is_judged_by_pairs_of_the_same_seed_and_setting(results):
-    def cell(method, split, scores):
-        runs = {str(seed): {"scores": {"final": score}} for seed, score in enumerate(scores)}
-        about = {"cell": f"{method} {split}", "changed": {"rounds": {"paper": 300, "here": 100}}}
-        return {
-            "method": method, "axes": {"split": split}, "runs": runs, "metric": "final", "quantity": "accuracy", **about
-        }  # fmt: skip
+def cell(method, split, scores, epsilon=2.0, **axes):
+    runs = {str(seed): {"scores": {"final": score}} for seed, score in enumerate(scores) if score is not None}
+    return {
+        "cell": f"{method} {split} {axes}", "method": method, "axes": {"split": split, **axes}, "runs": runs,
+        "metric": "final", "quantity": "accuracy", "true_epsilon": epsilon,
+        "changed": {"rounds": {"paper": 300, "here": 100}},
+    }  # fmt: skip
 
-    claim = {"above": {"method": "a"}, "below": {"method": "b"}}
+
+CLAIM = {"above": {"method": "a"}, "below": {"method": "b"}}
+
+
+def word(claims, cells, claim=CLAIM):
+    return claims.judged(claim, {"cells": cells}).word
+
+
+def test_a_claim_is_judged_by_pairs_of_the_same_seed_and_setting(claims):
     up = [cell("a", "x", [71.0, 72.0, 71.5]), cell("b", "x", [70.0, 70.9, 70.6]), cell("b", "y", [99.0] * 3)]
-    assert results.verdict(claim, {"cells": up})[0] == "yes"
-    assert results.verdict({"above": claim["below"], "below": claim["above"]}, {"cells": up})[0] == "no"
-    assert results.verdict(claim, {"cells": [*up[:1], cell("b", "x", [70.0, 74.0, 71.0])]})[0] == "cannot tell"
-    assert results.verdict(claim, {"cells": up[:1]})[0] == "not run"
-    assert results.verdict(claim, None)[0] == "not run"
-    assert results.verdict(claim, {"cells": up})[-1] == "rounds 300 -> 100", "a verdict is about what was run"
+    assert word(claims, up) == "yes"
+    assert word(claims, up, {"above": CLAIM["below"], "below": CLAIM["above"]}) == "no"
+    assert word(claims, [*up[:1], cell("b", "x", [70.0, 74.0, 71.0])]) == "cannot tell"
+    assert word(claims, up[:1]) == "not run"
+    assert claims.judged(CLAIM, None).word == "not run"
+    found = claims.judged({**CLAIM, "otherwise": "other clients"}, {"cells": up})
+    assert found.otherwise == "other clients; rounds 300 -> 100", "a verdict is about what was run"
+    assert found.settings == "1 of 1 up"
+    assert found.seeds == "0, 1, 2"
 
 
-def test_pairs_that_share_a_run_count_once(results):
-    """Five sparsities beside one run of the baseline are no five comparisons."""
-    one, other = ("baseline", "0"), ("baseline", "1")
-    pairs = [(("a", "0"), one, 1.0), (("b", "0"), one, 3.0), (("a", "1"), other, 5.0), (("c", "0"), ("d", "0"), 7.0)]
-    assert sorted(results.independent(pairs)) == [2.0, 5.0, 7.0]
-    chained = [(("a", "0"), ("b", "0"), 1.0), (("c", "0"), ("d", "0"), 2.0), (("a", "0"), ("d", "0"), 6.0)]
-    assert results.independent(chained) == [3.0], "what hangs together by a later pair, too"
+def test_settings_are_no_repetitions_of_each_other(claims):
+    """All runs of a seed draw from the same streams: twenty settings with one seed tell no more than one."""
+    many = [cell(method, str(number), [score]) for number in range(20) for method, score in (("a", 71), ("b", 70))]
+    found = claims.judged(CLAIM, {"cells": many})
+    assert found.word == "cannot tell: one seed"
+    assert (found.difference, found.settings) == ("+1.00", "20 of 20 up")
+    # Two seeds that differ by as much in all settings: by settings it would be far above zero, by seeds it is not.
+    twice = [
+        cell(method, str(number), scores)
+        for number in range(20)
+        for method, scores in (("a", [70.1, 72.0]), ("b", [70.0, 70.0]))
+    ]
+    assert word(claims, twice) == "cannot tell"
+    # Settings that differ, in the same way with every seed.
+    spread = [
+        cell(method, str(number), scores)
+        for number in range(20)
+        for method, scores in (("a", [70.0 + number, 70.1 + number]), ("b", [69.0, 69.0]))
+    ]
+    assert word(claims, spread) == "yes"
+
+
+def test_only_settings_with_the_same_seeds_make_an_interval(claims):
+    cells = [
+        cell("a", "x", [71.0, 71.1]),
+        cell("b", "x", [70.0, 70.0]),
+        cell("a", "y", [40.0]),
+        cell("b", "y", [80.0]),
+    ]
+    found = claims.judged(CLAIM, {"cells": cells})
+    assert found.word == "yes"
+    assert found.difference.startswith("+1.05 ")
+    assert found.settings == "1 of 2 up, 1 with these seeds"
+    assert found.seeds == "0, 1"
+
+
+def test_cells_may_be_compared_with_several(claims):
+    claim = {"above": {"method": "a"}, "below": {"method": ["b", "c"]}}
+    cells = [cell("a", "x", [71.0]), cell("b", "x", [70.0]), cell("c", "x", [72.0]), cell("d", "x", [0.0])]
+    assert claims.judged(claim, {"cells": cells}).settings == "1 of 2 up"
+
+
+def test_epsilons_that_differ_are_told(claims):
+    cells = [cell("a", "x", [71.0], 17.96), cell("b", "x", [70.0], 7.73), cell("a", "y", [1.0]), cell("b", "y", [2.0])]
+    assert claims.judged(CLAIM, {"cells": cells}).epsilon == "17.960 against 7.730, 2.000"
+    open_one = [cell("a", "x", [71.0], None), cell("b", "x", [70.0], 2.0)]
+    assert claims.judged(CLAIM, {"cells": open_one}).epsilon == "infinity against 2.000"
+
+
+def test_every_claim_names_cells_that_exist(claims):
+    """A label that is misspelled would read "not run" for ever."""
+    papers = claims.read_papers(ROOT / "results" / "papers")
+    for claim in tomllib.loads((ROOT / "results" / "claims.toml").read_text())["claim"]:
+        assert claims.judged(claim, papers[claim["file"]]).word != "not run", claim["says"]
+
+
+def test_what_a_recipe_came_to_before_stays_on_record(results):
+    before = {"settings": {"lr": 1.0, "device": "cuda"}, "scores": [0.97, 0.98], "tested_before": [95.0]}
+    assert results.tested_before(None, {"lr": 1.0}) == []
+    assert results.tested_before(before, {"lr": 1.0, "device": "cpu", "tuned": ["lr"]}) == [95.0]
+    assert results.tested_before(before, {"lr": 2.0, "device": "cuda"}) == [95.0, 97.5]
+
+
+def test_a_number_of_one_seed_is_called_so(results):
+    one = cell("a", "x", [71.0])
+    one |= {"paper": None, "here": None, "order_holds": "no: b, c (one seed)"}
+    one["runs"] = {"0": {"strict_epsilon": 3.0, "strict_delta": 1e-5, "delta": 0.002}}
+    assert results._cell_row(one, ["split"])[-4:] == ["2.000", "0.002", "3.000", "no (one seed)"]
+    assert results._cell_row({**one, "order_holds": "open: b"}, [])[-1] == "open"

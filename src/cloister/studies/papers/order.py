@@ -59,8 +59,8 @@ def _verdict(row: Row, rows: Sequence[Row], axes: Sequence[str]) -> str:
 
 
 def in_words(rows: Sequence[Row], axes: Sequence[str]) -> str:
-    """How many pairs of cells are in the paper's order."""
-    able = [row for row in rows if compared(row)]
+    """How many pairs of cells are in the paper's order, by accuracy."""
+    able = [row for row in rows if compared(row) and row.quantity == "accuracy"]
     pairs = [(one, other) for one, other in combinations(able, 2) if group(one, axes) == group(other, axes)]
     ordered = [(one, other) for one, other in pairs if _mean(one) != _mean(other)]
     if not ordered:
