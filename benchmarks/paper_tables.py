@@ -1,6 +1,6 @@
 """Cells of many of the papers' tables on one machine, from one queue, until a time is up.
 
-    python benchmarks/paper_tables.py missing [NAME...] > QUEUE.toml
+    python benchmarks/paper_tables.py missing [NAME...] [--seeds 0,1] > QUEUE.toml
     python benchmarks/paper_tables.py run QUEUE.toml OUTCOMES.jsonl [--folder runs/tables] [--jobs 14] [--seconds 560]
     python benchmarks/paper_tables.py write OUTCOMES.jsonl... [--folder runs/tables]
 
@@ -33,6 +33,7 @@ import multiprocessing
 import os
 import queue
 import sys
+import threading
 import time
 import tomllib
 import traceback
@@ -84,6 +85,14 @@ def items_of(asked: dict[str, Any]) -> list[Item]:
     return list(found.values())
 
 
+def _end_with_parent() -> None:
+    """Not to compute for nobody where the parent was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
 def work(waiting: Any, told: Any, folder: Path, jobs: int) -> None:
     """A process: one cell after the other, until none is left."""
     import torch
@@ -93,6 +102,7 @@ def work(waiting: Any, told: Any, folder: Path, jobs: int) -> None:
     from cloister.runs.task_cache import TaskCache
     from cloister.studies.execution import run_cell
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     share_gpu(jobs)
@@ -152,22 +162,18 @@ def run(asked: Path, outcomes: Path, folder: Path, jobs: int, seconds: float) ->
     waiting.cancel_join_thread()  # what nobody will take any more
 
 
-def missing(tables: Sequence[str]) -> str:
-    """A queue of what was not run yet, of tables that are named, or of all that were run in part."""
+def missing(tables: Sequence[str], seeds: Sequence[int] = (0,)) -> str:
+    """A queue of what was not run yet with these seeds, of tables that are named, or of all that were run in part."""
     lines = ["[keys]", 'device = "cuda"']
-    for table in tables or [path.stem for path in sorted(PAPERS.glob("*.json"))]:
-        path = PAPERS / f"{table}.json"
-        there = {cell["cell"] for cell in json.loads(path.read_text())["cells"]} if path.exists() else set()
-        rows = [cell.name for cell in plan_of(table, {}).cells if cell.name not in there]
-        if rows:
-            lines += [
-                "",
-                "[[cells]]",
-                f"name = {json.dumps(table)}",
-                "rows = [",
-                *(f"    {json.dumps(row)}," for row in rows),
-                "]",
-            ]
+    for seed in seeds:
+        for table in tables or [path.stem for path in sorted(PAPERS.glob("*.json"))]:
+            path = PAPERS / f"{table}.json"
+            cells = json.loads(path.read_text())["cells"] if path.exists() else []
+            there = {cell["cell"] for cell in cells if str(seed) in cell["runs"]}
+            rows = [cell.name for cell in plan_of(table, {}).cells if cell.name not in there]
+            if rows:
+                named = [f"    {json.dumps(row)}," for row in rows]
+                lines += ["", "[[cells]]", f"name = {json.dumps(table)}", f"seeds = [{seed}]", "rows = [", *named, "]"]
     return "\n".join(lines) + "\n"
 
 
@@ -203,6 +209,7 @@ def main() -> None:
     what = parser.add_subparsers(dest="what", required=True)
     running, writing, listing = (what.add_parser(name) for name in ("run", "write", "missing"))
     listing.add_argument("tables", nargs="*")
+    listing.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0])
     running.add_argument("queue", type=Path)
     running.add_argument("outcomes", type=Path)
     running.add_argument("--jobs", type=int, default=1)
@@ -212,7 +219,7 @@ def main() -> None:
         one.add_argument("--folder", type=Path, default=Path("runs/tables"))
     wanted = parser.parse_args()
     if wanted.what == "missing":
-        print(missing(wanted.tables), end="")
+        print(missing(wanted.tables, wanted.seeds), end="")
     elif wanted.what == "write":
         write(wanted.outcomes, wanted.folder)
     else:

@@ -59,10 +59,13 @@ def test_what_is_missing_is_a_queue_of_what_was_not_run(tables, tmp_path, monkey
     """Asked for by names as they are, so that no row brings others with it."""
     name = "fed-spa-table1-mnist"
     everything = [item.cell for item in tables.items_of({"cells": [{"name": name}]})]
-    there = {"cells": [{"cell": cell} for cell in everything if cell != "DP-Fed"]}
+    there = {"cells": [{"cell": cell, "runs": {"0": {}}} for cell in everything if cell != "DP-Fed"]}
+    there["cells"][0]["runs"]["1"] = {}
     (tmp_path / f"{name}.json").write_text(json.dumps(there))
     monkeypatch.setattr(tables, "PAPERS", tmp_path)
     assert [item.cell for item in tables.items_of(tomllib.loads(tables.missing([])))] == ["DP-Fed"]
     assert [item.cell for item in tables.items_of(tomllib.loads(tables.missing([name])))] == ["DP-Fed"]
+    with_both = [(item.cell, item.seed) for item in tables.items_of(tomllib.loads(tables.missing([name], [0, 1])))]
+    assert with_both == [("DP-Fed", 0), *((cell, 1) for cell in everything if cell != there["cells"][0]["cell"])]
     (tmp_path / f"{name}.json").unlink()
     assert [item.cell for item in tables.items_of(tomllib.loads(tables.missing([name])))] == everything

@@ -10,6 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted(path.stem for path in (ROOT / "experiments" / "best").glob("*.toml"))
+GIVEN = {
+    "data", "partition", "clients", "per_client", "alpha", "method", "trust", "cohort", "clients_per_round",
+    "epsilon", "delta", "allow_large_delta", "evaluate_every",
+}  # fmt: skip
+"""Keys that the setting has, or that no result depends on."""
 BEST = json.loads((ROOT / "results" / "best.json").read_text())
 
 
@@ -43,6 +48,7 @@ def test_a_recipe_was_run_as_it_stands_within_its_epsilon(name):
     tuned = recipe.pop("tuned")  # words for the certificate: what is computed does not depend on them
     assert "lr" in tuned
     assert set(tuned) <= set(recipe)
+    assert set(recipe) - set(tuned) <= GIVEN, "what was chosen by results is named, so that certificates leave it out"
     assert {key: found["settings"][key] for key in recipe} == recipe
     assert found["epsilon"] <= recipe["epsilon"]
     assert found["delta"] == recipe["delta"]
