@@ -22,6 +22,8 @@ PURPOSES = {"cohort", "poisson batch", "step keys", "noise", "noise/more", "step
 """What protects somebody: who takes part, who is in a batch, what follows from a sample's place in it, and noise."""
 HARMLESS = {"batches", "model", "mask", "public", "signs"}
 """What everybody may know."""
+CANCELLED = 4e-8
+"""How many sums of a few float32 shares are exactly zero, at most: 1e-8 in a simulation of 4e8 sums of three."""
 
 
 def comes_again(numbers: np.ndarray[Any, Any], run: int = 8) -> bool:
@@ -58,14 +60,16 @@ def shift_of(numbers: np.ndarray[Any, Any]) -> int | None:
 def block_off_by(numbers: np.ndarray[Any, Any], scale: float, block: int = 4096, grid: bool = False) -> float | None:
     """The relative scale of the first block of normal numbers whose scale is not the one given; None if all fit.
 
-    The end is looked at twice, once in a short block of its own. On a `grid` numbers are zero now and then.
+    The end is looked at twice, once in a short block of its own. On a `grid` numbers are zero now and then, and so are,
+    much more rarely, sums of float32 shares, which cancel to the bit: what was not filled has more zeros than that.
     """
     values = numbers.astype(np.float64) / scale
     real = np.issubdtype(numbers.dtype, np.floating) and not grid  # whole noise is zero now and then
     pieces = [*np.split(values, range(block, len(values), block)), values[-50:]]
     for piece in pieces:
         tail = stats.chi2.cdf(float((piece**2).sum()), len(piece))
-        if not 1e-12 < tail < 1 - 1e-12 or (real and not piece.all()):
+        zeros = np.count_nonzero(piece == 0)
+        if not 1e-12 < tail < 1 - 1e-12 or (real and zeros > stats.poisson.isf(1e-11, len(piece) * CANCELLED)):
             return float(np.sqrt((piece**2).mean()))
     return None
 

@@ -108,6 +108,16 @@ def test_what_repeats_itself_is_noticed(how):
     assert comes_again(numbers) == (how in ("a short repetition", "repeated from 131,072 on", "negated"))
 
 
+def test_what_was_not_filled_is_noticed_and_sums_that_cancel_are_not():
+    numbers = np.random.default_rng(0).standard_normal(MANY).astype(np.float32)
+    numbers[[100, 9000, -2]] = 0
+    assert block_off_by(numbers, 1.0) is None
+    for not_filled in (slice(5, 8), slice(-2, None)):
+        spoiled = numbers.copy()
+        spoiled[not_filled] = 0
+        assert block_off_by(spoiled, 1.0) is not None
+
+
 def wide(method: Method, dtype: torch.dtype, secure: bool = False, outputs: int = 240):
     """A federation whose model has more numbers than any block: nobody has data, so that a round releases noise."""
     task = toy_task(sizes=(2, 1, 3), features=1100)
