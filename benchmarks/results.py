@@ -4,6 +4,8 @@ python benchmarks/results.py --best FOLDER...      takes results.json of `cloist
                                                    (each FOLDER is named NAME) over into results/best.json
 python benchmarks/results.py --paper FOLDER...     takes reproduce.json of `cloister reproduce NAME` over into
                                                    results/papers/NAME.json, beside the runs that are there
+python benchmarks/results.py --own FOLDER...       takes results.json of `cloister compare` (each FOLDER is named as its
+                                                   file in experiments/) over into results/comparisons/NAME.json
 python benchmarks/results.py --judge               judges the order of tables that are there anew
 """
 
@@ -11,15 +13,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import textwrap
-import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import claims
+import own_comparisons
+import recipe_page
 from cloister.privacy.certificate_text import round_up
 from cloister.runs.files import read_json, write_atomically, write_json
 from cloister.studies.papers.cells import cells_of
@@ -29,10 +30,12 @@ from cloister.studies.papers.outcomes import Outcome, Row
 from cloister.studies.papers.scale import scale_of
 from cloister.studies.results import read_results
 from cloister.studies.statistics import summary
+from result_text import table, words
 
 RESULTS = Path(__file__).parent.parent / "results"
 BEST = RESULTS / "best.json"
 PAPERS = RESULTS / "papers"
+OWN = RESULTS / "comparisons"
 
 Record = dict[str, Any]
 
@@ -85,6 +88,13 @@ def take_papers(folders: Sequence[Path]) -> None:
         _judge(found)
         seeds = sorted({int(seed) for cell in found["cells"] for seed in cell["runs"]})
         write_json(PAPERS / f"{found['name']}.json", {**found, "seeds": seeds, "of": len(planned)})
+
+
+def take_own(folders: Sequence[Path]) -> None:
+    """Keep a comparison of ours, in place of what was kept under its name."""
+    OWN.mkdir(exist_ok=True)
+    for folder in folders:
+        write_json(OWN / f"{folder.name}.json", own_comparisons.taken(folder))
 
 
 def judge_again() -> None:
@@ -147,14 +157,24 @@ def _papers() -> dict[str, Record]:
     return claims.read_papers(PAPERS)
 
 
+def tables() -> dict[str, Record]:
+    """What claims are judged by: the papers' tables, and comparisons of our own in their layout."""
+    own = {name: own_comparisons.as_table(found) for name, found in own_comparisons.read(OWN).items()}
+    return {**_papers(), **own}
+
+
 def pages() -> dict[Path, str]:
     """Every page of results/ by its path."""
     papers = {PAPERS / f"{name}.md": paper_page(found) for name, found in _papers().items()}
+    own = {
+        OWN / f"{name}.md": own_comparisons.page(_OWN[name], found) for name, found in own_comparisons.read(OWN).items()
+    }
     return {
         RESULTS / "README.md": index(),
-        RESULTS / "best.md": best_page(),
+        RESULTS / "best.md": recipe_page.page(RESULTS / "beside.toml", _best()),
         RESULTS / "what-holds-up.md": claims_page(),
         **papers,
+        **own,
     }
 
 
@@ -162,44 +182,8 @@ _INDEX = """
 What was really run, with settings, seeds, machine, time and the true epsilon in JSON files, and pages that are
 generated from them (`python benchmarks/results.py`).
 """
-_BEST = """
-Mean and standard deviation over seeds, of the model after the last round, on the official test images (EMNIST: on a
-part of the official test images, of which clients hold the others). Every mechanism is priced: training, the private
-mean of the features, and their second moments. The recipes were chosen on held-out training images (on those of
-held-out writers for MNIST by its writers); that choice itself was not charged. No setting was compared with another on
-test images, but where a goal was missed there, a recipe was searched for again and tested again: "tested before" has
-what the earlier ones came to, and such a row is a little flattered. What is left of the searches is
-[recipe-search.json](recipe-search.json), of `benchmarks/recipe_search.py`, one ranking for each of five settings;
-`deskew` was tried after it, beside the recipes as they were. Computed on {machines}; the epsilon is the certified one,
-of the costlier seed.
-"""
-_DRIVES = """
-What drives it: few parameters on fixed features (a scattering transform, which knows no data), of which the few of
-orders 0 and 1 may weigh more than the many of order 2 (`scatter_low_orders`), at fewer places (`scatter_pool`);
-digits that are sheared upright, each by itself (`deskew`, which most of these recipes were chosen before); one
-private step over all samples a round; a private mean of the features (`center`), which is taken away before they are
-scaled to length 1; private second moments (`decorrelate`), by which the few directions in which all samples vary
-shrink; clipping far below the usual norm; averaging of iterates. Where whole clients are protected, every update has
-the same norm (`clipping = normalize`), and a mean that is smoothed to a low rank (`center_rank`) loses most of its
-noise. With `trust = sum` the noise of all clients together is that of one.
-"""
-_COSTS = """
-What it costs: {shortest} to {longest} s for a run on a GPU. Settings, seeds, noise multipliers and machine:
-[best.json](best.json).
-"""
-
-
-def _words(text: str) -> str:
-    return textwrap.fill(" ".join(text.split()), 118, break_on_hyphens=False)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]]
-
-
-def _percent(values: Sequence[float]) -> str:
-    about = summary([100 * value for value in values])
-    return f"{about.mean:.2f}" if about.sd is None else f"{about.mean:.2f} ± {about.sd:.2f}"
+_OWN = {"mnist-methods-cnn": "User-level methods at equal epsilon, on MNIST by its writers"}
+"""Titles of comparisons of ours."""
 
 
 def index() -> str:
@@ -208,53 +192,14 @@ def index() -> str:
     text = [
         "# Results",
         "",
-        _words(_INDEX),
+        words(_INDEX),
         "",
         "- [best.md](best.md): the accuracy that recipes of `experiments/best/` reach at a true epsilon",
         "- [what-holds-up.md](what-holds-up.md): the papers' claims one by one",
+        *(f"- [{name}](comparisons/{name}.md): {_OWN[name]}" for name in own_comparisons.read(OWN)),
         *run,
     ]
     return "\n".join(text) + "\n"
-
-
-def best_page() -> str:
-    """Recipes beside what papers report."""
-    beside, best = tomllib.loads((RESULTS / "beside.toml").read_text()), _best()
-    rows = []
-    for setting in beside.values():
-        for epsilon, one in setting.items():
-            if epsilon in ("says", "paper"):
-                continue
-            for name in one["recipes"]:
-                if name in best:
-                    paper = f"{one['accuracy']:.2f}" if "accuracy" in one else ""
-                    rows.append([setting["says"], *_best_row(name, best[name]), paper, setting.get("paper", "")])
-    head = ["setting", "epsilon", "delta", "who is trusted", "accuracy, %", "seeds", "tested before, %", "recipe"]
-    head += ["paper, %", "whose"]
-    costs = [math.ceil(one["seconds"] / len(one["seeds"])) for one in best.values() if one["machine"]["gpu"]]
-    machines = sorted({str(one["machine"]["gpu"] or one["machine"]["processor"]) for one in best.values()})
-    text = [
-        "# The accuracy that is reachable at a true epsilon",
-        "",
-        _words(_BEST.format(machines=", ".join(machines))),
-        "",
-        *_table(head, rows),
-        "",
-        _words(_DRIVES),
-        "",
-        _words(_COSTS.format(shortest=min(costs), longest=max(costs))),
-    ]
-    return "\n".join(text) + "\n"
-
-
-def _best_row(name: str, found: Record) -> list[str]:
-    settings = found["settings"]
-    who = "server" if settings["method"] == "dp_fedavg" else "nobody"
-    trusted = "secure sum" if settings.get("trust") == "sum" else who
-    seeds = ", ".join(map(str, found["seeds"]))
-    link = f"[{name}](../experiments/best/{name}.toml)"
-    before = ", ".join(f"{score:.2f}" for score in found.get("tested_before", []))
-    return [round_up(found["epsilon"]), f"{found['delta']:g}", trusted, _percent(found["scores"]), seeds, before, link]
 
 
 def paper_page(found: Record) -> str:
@@ -277,7 +222,7 @@ def paper_page(found: Record) -> str:
         "",
         f"Scale: {found['scale']}. {run} of {found['of']} rows were run, on {', '.join(machines)}.",
         "",
-        *_table([head[place] for place in kept], [[row[place] for place in kept] for row in rows]),
+        *table([head[place] for place in kept], [[row[place] for place in kept] for row in rows]),
         "",
         f"- {found['order']} {_ORDER}",
         *([f"- {len(coarse)} of the rows were computed with products in tf32."] if coarse else []),
@@ -323,9 +268,9 @@ def claims_page() -> str:
     text = [
         "# What holds up",
         "",
-        _words(claims.TEXT),
+        words(claims.TEXT),
         "",
-        *_table(claims.HEAD, claims.rows(RESULTS / "claims.toml", _papers())),
+        *table(claims.HEAD, claims.rows(RESULTS / "claims.toml", tables())),
         "",
         "Prices that the papers state and what their settings cost are in [docs/theory.md](../docs/theory.md).",
     ]
@@ -336,6 +281,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--best", nargs="*", type=Path, default=[])
     parser.add_argument("--paper", nargs="*", type=Path, default=[])
+    parser.add_argument("--own", nargs="*", type=Path, default=[])
     parser.add_argument("--judge", action="store_true", help="judge the order of tables that are kept anew")
     asked = parser.parse_args()
     if asked.judge:
@@ -344,6 +290,8 @@ def main() -> None:
         take_best(asked.best)
     if asked.paper:
         take_papers(asked.paper)
+    if asked.own:
+        take_own(asked.own)
     for path, text in pages().items():
         write_atomically(path, text.encode())
 
