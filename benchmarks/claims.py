@@ -1,9 +1,9 @@
 """The papers' claims, judged by the cells of their own tables that were run: what results/what-holds-up.md says.
 
 A claim of `results/claims.toml` names cells above and cells below. Cells that agree in their other axes are a setting
-of the claim. Runs of one seed draw from the same streams in all settings, so that settings are no repetitions of each
-other: only seeds are. For every seed there is one number, the mean difference over settings, and a verdict needs two
-seeds at least.
+of the claim. Runs of one seed share the split, the initial model and often the noise, so that settings are no
+repetitions of each other: only seeds are. For every seed there is one number, the mean difference over settings, and a
+verdict needs two seeds at least.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ ALIKE = 1.01
 TEXT = """
 The papers' claims, each as a comparison of rows of the paper's own table, run here. The difference is in points of
 accuracy: a mean over settings (such as two epsilons and three networks), with a 95 % interval over seeds; where only
-some settings have several seeds, it is theirs. "Settings" says in how many of all it was above. A claim holds where the
-interval lies above zero, and does not where it lies below. Two seeds make wide intervals, and one seed tells nothing,
-however many settings it has: all runs of a seed draw from the same streams, so that they err together. Each interval
-stands by itself: of twenty, one misses by chance. Where epsilons differ, the column says so, the row above first. What
-was run is at times less than what the paper ran, or something else, which the last column says: such a verdict is about
-that setting.
+some settings have several seeds, both are theirs alone, which are named. "Settings" says in how many of all it was
+above. A claim holds where the interval lies above zero, and does not where it lies below. Two seeds make wide
+intervals, and one seed tells nothing, however many settings it has: runs of a seed share the split of the data and
+the initial model, and where one machine and engine computed them also the noise, so that they err together. Each
+interval stands by itself: of twenty, one misses by chance. Where epsilons differ, the column says so, the row above
+first. What was run is at times less than what the paper ran, or something else, which the last column says: such a
+verdict is about that setting.
 """
 
 _TOLD = ("data", "split", "model", "rounds", "local_epochs", "clients")
@@ -79,7 +80,7 @@ def judged(claim: Record, found: Record | None) -> Verdict:
     seeds = sorted(set.intersection(*(set(own) for own in repeated.values())), key=int) if repeated else []
     settings = f"{up} of {len(gaps)} up"
     if len(seeds) > 1 and len(repeated) < len(gaps):
-        settings += f", {len(repeated)} with these seeds"
+        settings += f", {len(repeated)} with these seeds{_alone(cells, gaps, repeated)}"
     about = [_epsilons(cells, gaps), _otherwise(claim, cells, gaps)]
     if len(seeds) < 2:
         mean = fmean(fmean(own.values()) for own in gaps.values())
@@ -92,6 +93,21 @@ def judged(claim: Record, found: Record | None) -> Verdict:
     word = "yes" if by_seed.low > 0 else "no" if by_seed.high < 0 else "cannot tell"
     difference += f" ({by_seed.low:+.2f} to {by_seed.high:+.2f})"
     return Verdict(word, difference, settings, ", ".join(seeds), *about)
+
+
+def _alone(cells: Mapping[str, Record], gaps: Mapping[Setting, object], repeated: Mapping[Setting, object]) -> str:
+    """In what the settings that make the interval differ from others: labels that they alone have."""
+
+    def labels(settings: Mapping[Setting, object]) -> dict[str, dict[str, None]]:
+        found: dict[str, dict[str, None]] = {}
+        for above, _ in settings:
+            for axis, label in cells[above]["axes"].items():
+                found.setdefault(axis, {})[str(label)] = None
+        return found
+
+    every, own = labels(gaps), labels(repeated)
+    fewer = [", ".join(own[axis]) for axis in own if len(own[axis]) < len(every[axis])]
+    return f" ({'; '.join(fewer)})" if fewer else ""
 
 
 def _settings(claim: Record, cells: Sequence[Record]) -> Iterator[tuple[Record, Record]]:

@@ -236,7 +236,11 @@ def paper_page(found: Record) -> str:
     return "\n".join(text) + "\n"
 
 
-_ORDER = '"Order holds": by paired tests over seeds, "open" where these cannot tell; of one seed by the number alone.'
+_ORDER = (
+    '"Order holds": by paired tests over seeds, at 95 % for all pairs of the table together (Holm), "open" where these '
+    "cannot tell; of one seed by the number alone. A seed gives other noise on another machine or engine: the same row "
+    "of another table may have another number."
+)
 
 
 def _choices(found: Record, published: bool) -> list[Record]:

@@ -133,7 +133,7 @@ def test_only_settings_with_the_same_seeds_make_an_interval(claims):
     found = claims.judged(CLAIM, {"cells": cells})
     assert found.word == "yes"
     assert found.difference.startswith("+1.05 ")
-    assert found.settings == "1 of 2 up, 1 with these seeds"
+    assert found.settings == "1 of 2 up, 1 with these seeds (x)", "whose the number is"
     assert found.seeds == "0, 1"
 
 
@@ -150,9 +150,9 @@ def test_epsilons_that_differ_are_told(claims):
     assert claims.judged(CLAIM, {"cells": open_one}).epsilon == "infinity against 2.000"
 
 
-def test_every_claim_names_cells_that_exist(claims):
+def test_every_claim_names_cells_that_exist(results, claims):
     """A label that is misspelled would read "not run" for ever."""
-    papers = claims.read_papers(ROOT / "results" / "papers")
+    papers = results.tables()
     for claim in tomllib.loads((ROOT / "results" / "claims.toml").read_text())["claim"]:
         assert claims.judged(claim, papers[claim["file"]]).word != "not run", claim["says"]
 
@@ -170,3 +170,49 @@ def test_a_number_of_one_seed_is_called_so(results):
     one["runs"] = {"0": {"strict_epsilon": 3.0, "strict_delta": 1e-5, "delta": 0.002}}
     assert results._cell_row(one, ["split"])[-4:] == ["2.000", "0.002", "3.000", "no (one seed)"]
     assert results._cell_row({**one, "order_holds": "open: b"}, [])[-1] == "open"
+
+
+@pytest.fixture
+def own(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import own_comparisons
+
+    return own_comparisons
+
+
+def row(label, scores, target=2.0, **settings):
+    return {
+        "label": label, "swept": {"epsilon": target}, "target": target, "metric": "accuracy", "epsilon": target,
+        "seeds": list(range(len(scores))), "scores": scores, "delta": 1e-4, "adjacency": "add or remove one client: x",
+        "upload_bytes": 1000, "settings": {"data": "qmnist", "rounds": 60, **settings},
+    }  # fmt: skip
+
+
+def compared(rows, verdicts):
+    order = [{"name": name, "verdict": verdict} for name, verdict in verdicts.items()]
+    return {
+        "command": "cloister compare x.toml", "machine": {"gpu": None, "processor": "a CPU"}, "seconds": 120.0,
+        "rows": rows, "ranking": [{"title": "at epsilon 2", "order": order}],
+    }  # fmt: skip
+
+
+def test_a_comparison_of_ours_says_how_far_each_method_is_from_the_baseline(own):
+    rows = [row("dp_fedavg", [0.90, 0.91, 0.92]), row("blur", [0.91, 0.93, 0.93], blur_lambda=0.4)]
+    text = own.page("Methods", compared(rows, {"blur": "best", "dp_fedavg": "not distinguishable"}))
+    # By hand: differences 1, 2, 1, mean 4/3, standard deviation 1/sqrt(3), t of two degrees of freedom 4.30265.
+    half = 4.30265 * (1 / 3**0.5) / 3**0.5
+    assert f"| `blur` | 92.33 ± 1.15 | 0, 1, 2 | +1.33 ({4 / 3 - half:+.2f} to {4 / 3 + half:+.2f}) | best |" in text
+    assert "| `dp_fedavg` | 91.00 ± 1.00 | 0, 1, 2 |  | not distinguishable | 2.000 | 1.0 |" in text
+    assert text.index("| `blur`") < text.index("| `dp_fedavg`"), "the highest mean is first"
+    assert "- `blur`: blur_lambda = 0.4" in text
+    assert "- all: data = qmnist, rounds = 60" in text
+
+
+def test_claims_are_judged_by_a_comparison_of_ours_as_by_a_table(own, claims):
+    rows = [row("dp_fedavg", [0.90, 0.91, 0.92]), row("blur", [0.92, 0.931, 0.939]), row("lus", [0.91, None, 0.91])]
+    found = own.as_table(compared(rows, {}))
+    verdict = claims.judged({"above": {"method": "blur"}, "below": {"method": "dp_fedavg"}}, found)
+    assert (verdict.word, verdict.seeds, verdict.epsilon) == ("yes", "0, 1, 2", "2.000")
+    assert verdict.difference.startswith("+2.00 ")
+    lost = claims.judged({"above": {"method": "lus"}, "below": {"method": "dp_fedavg"}}, found)
+    assert lost.seeds == "0, 2", "a run without a score is left out, with its partner"

@@ -31,8 +31,9 @@ PLACES = {
 def places(root: Path) -> dict[str, str]:
     """Of documents, their pictures, and the scripts and settings that have a place on a page."""
     found = dict(PLACES)
-    for path in sorted((root / "results" / "papers").glob("*.md")):
-        found[f"results/papers/{path.name}"] = f"results/papers/{path.name}"
+    for folder in ("results/papers", "results/comparisons"):
+        for path in sorted((root / folder).glob("*.md")):
+            found[f"{folder}/{path.name}"] = f"{folder}/{path.name}"
     for picture in pictures(root):
         found[picture] = f"assets/{picture}"
     for path in sorted((root / "examples").glob("*.py")):

@@ -89,6 +89,7 @@ def _generated(pages: Mapping[str, str]) -> Nav:
             "Results": [
                 results[0],
                 *titled(*results[1:]),
+                *under("results/comparisons"),
                 *titled(*(f"evidence/{name}.md" for name in EVIDENCE)),
                 {"The papers' tables": under("results/papers")},
             ]

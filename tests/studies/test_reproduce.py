@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import cloister as cl
 from cloister.cli.app import app
 from cloister.errors import CloisterError
+from cloister.studies import statistics
 from cloister.studies.papers import files, order
 from cloister.studies.papers.cells import PaperCell
 from cloister.studies.papers.files import shipped
@@ -164,6 +167,20 @@ def test_the_order_is_judged_pair_by_pair():
     single = [row("a", 90, [70.0]), row("b", 80, [71.0])]
     assert order.verdicts(single, ["method"]) == ["no: b (one seed)", "no: a (one seed)"]
     assert order.verdicts([row("a", None, [70.0]), single[1]], ["method"]) == ["", ""], "the paper has no number"
+
+
+def test_the_order_of_equal_rows_is_open_however_many_there_are():
+    """A table has so many pairs that some differ by chance at 95 %: all of them are judged together."""
+    draws, wrong, alone = np.random.default_rng(0), 0, 0
+    for _ in range(300):
+        rows = [row(f"m{place}", 90 - place, list(draws.normal(70, 1, 3))) for place in range(6)]
+        found = order.verdicts(rows, ["method"])
+        wrong += any(not verdict.startswith("open") for verdict in found)
+        pairs = itertools.combinations([one.by_seed() for one in rows], 2)
+        alone += any(statistics.paired({"a": a, "b": b}, "a", "b").verdict == "differ" for a, b in pairs)
+    # 15 are expected at most; the draws are seeded, so that this is always the same number.
+    assert wrong <= 35
+    assert alone > 90, "by themselves, pairs of a table like this would differ in many of them"
 
 
 def test_a_row_has_no_epsilon_where_one_of_its_seeds_has_none():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from cloister.studies.papers.outcomes import Row
-from cloister.studies.statistics import paired
+from cloister.studies.statistics import Difference, holm, paired
 
 ONE_SEED = " (one seed)"
 """At the end of a verdict that rests on numbers whose spread is unknown."""
@@ -27,30 +28,56 @@ def group(row: Row, axes: Iterable[str]) -> tuple[object, ...]:
 def verdicts(rows: Sequence[Row], axes: Sequence[str]) -> list[str]:
     """For every row: "yes", "no" with those before or behind which it should not be, "open" where seeds cannot tell.
 
-    With one seed only means can be compared, which is said.
+    p values are adjusted by Holm for all pairs of the table: where nothing differs, the chance of any false verdict in
+    the whole table is 5 %. With one seed only means can be compared, which is said.
     """
-    return [_verdict(row, rows, axes) if compared(row) else "" for row in rows]
+    pairs = _pairs(rows, axes)
+    return [_verdict(row, [pair for pair in pairs if row is pair.one or row is pair.other], axes) for row in rows]
 
 
-def _verdict(row: Row, rows: Sequence[Row], axes: Sequence[str]) -> str:
-    others = [one for one in rows if one is not row and compared(one) and group(one, axes) == group(row, axes)]
+@dataclass(frozen=True, eq=False)
+class _Pair:
+    """Two rows that the paper orders, and that were run with a common seed."""
+
+    one: Row
+    other: Row
+    found: Difference
+
+    def beside(self, row: Row) -> Row:
+        """The other one."""
+        return self.other if row is self.one else self.one
+
+    @property
+    def right(self) -> bool:
+        """Whether ours differ as the paper's do."""
+        assert self.found.mean is not None
+        return self.found.mean * (_mean(self.one) - _mean(self.other)) > 0
+
+
+def _pairs(rows: Sequence[Row], axes: Sequence[str]) -> list[_Pair]:
+    found = []
+    for one, other in combinations([row for row in rows if compared(row)], 2):
+        if group(one, axes) == group(other, axes) and _mean(one) != _mean(other):
+            difference = paired({"one": one.by_seed(), "other": other.by_seed()}, "one", "other")
+            if difference.mean is not None:
+                found.append(_Pair(one, other, difference))
+    adjusted = holm([pair.found.p for pair in found])
+    return [
+        _Pair(pair.one, pair.other, replace(pair.found, adjusted_p=p)) for pair, p in zip(found, adjusted, strict=True)
+    ]
+
+
+def _verdict(row: Row, pairs: Sequence[_Pair], axes: Sequence[str]) -> str:
     wrong, unsure, sure = [], [], 0
-    for other in others:
-        paper = _mean(row) - _mean(other)
-        if paper == 0:
-            continue
-        pair = {"row": row.by_seed(), "other": other.by_seed()}
-        found = paired(pair, "row", "other")
-        if found.mean is None:
-            continue
-        single = found.verdict == "cannot tell"
-        if not single and found.verdict != "differ":
-            unsure.append(_name(other, axes))
-        elif found.mean * paper <= 0:
-            wrong.append(_name(other, axes))
-        else:
+    for pair in pairs:
+        if pair.found.verdict == "not distinguishable":
+            unsure.append(_name(pair.beside(row), axes))
+        elif pair.right:
             sure += 1
-    few = ONE_SEED if min((len(one.by_seed()) for one in [row, *others]), default=0) < 2 else ""
+        else:
+            wrong.append(_name(pair.beside(row), axes))
+    beside = [len(one.by_seed()) for one in [row, *(pair.beside(row) for pair in pairs)]]
+    few = ONE_SEED if min(beside) < 2 else ""
     if wrong:
         return f"no: {', '.join(wrong)}{few}"
     if unsure:
