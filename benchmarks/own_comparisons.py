@@ -91,7 +91,7 @@ def as_table(found: Record) -> Record:
     return {"cells": cells}
 
 
-def page(title: str, found: Record, baseline: str = "dp_fedavg") -> str:
+def page(name: str, title: str, found: Record, baseline: str = "dp_fedavg") -> str:
     """Rows by epsilon, each beside the baseline and in the ranking."""
     rows = found["rows"]
     verdicts = {one["name"]: one["verdict"] for group in found["ranking"] for one in group["order"]}
@@ -105,7 +105,7 @@ def page(title: str, found: Record, baseline: str = "dp_fedavg") -> str:
         adjacency=rows[0]["adjacency"].split(":")[0],
         delta=max(row["delta"] for row in rows),
     )
-    text = [f"# {title}", "", words(told)]
+    text = [f"# {title}", "", words(told), "", f"![accuracy of every row, with one standard deviation]({name}.png)"]
     for target in dict.fromkeys(row["target"] for row in rows):
         own = [row for row in rows if row["target"] == target]
         text += ["", f"## At epsilon {target:g}", "", *_table(own, baseline, _verdicts(found, target))]

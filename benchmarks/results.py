@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -95,6 +96,7 @@ def take_own(folders: Sequence[Path]) -> None:
     OWN.mkdir(exist_ok=True)
     for folder in folders:
         write_json(OWN / f"{folder.name}.json", own_comparisons.taken(folder))
+        shutil.copyfile(folder / "compare.png", OWN / f"{folder.name}.png")
 
 
 def judge_again() -> None:
@@ -167,7 +169,8 @@ def pages() -> dict[Path, str]:
     """Every page of results/ by its path."""
     papers = {PAPERS / f"{name}.md": paper_page(found) for name, found in _papers().items()}
     own = {
-        OWN / f"{name}.md": own_comparisons.page(_OWN[name], found) for name, found in own_comparisons.read(OWN).items()
+        OWN / f"{name}.md": own_comparisons.page(name, _OWN[name], found)
+        for name, found in own_comparisons.read(OWN).items()
     }
     return {
         RESULTS / "README.md": index(),

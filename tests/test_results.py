@@ -198,7 +198,7 @@ def compared(rows, verdicts):
 
 def test_a_comparison_of_ours_says_how_far_each_method_is_from_the_baseline(own):
     rows = [row("dp_fedavg", [0.90, 0.91, 0.92]), row("blur", [0.91, 0.93, 0.93], blur_lambda=0.4)]
-    text = own.page("Methods", compared(rows, {"blur": "best", "dp_fedavg": "not distinguishable"}))
+    text = own.page("methods", "Methods", compared(rows, {"blur": "best", "dp_fedavg": "not distinguishable"}))
     # By hand: differences 1, 2, 1, mean 4/3, standard deviation 1/sqrt(3), t of two degrees of freedom 4.30265.
     half = 4.30265 * (1 / 3**0.5) / 3**0.5
     assert f"| `blur` | 92.33 ± 1.15 | 0, 1, 2 | +1.33 ({4 / 3 - half:+.2f} to {4 / 3 + half:+.2f}) | best |" in text
@@ -216,3 +216,31 @@ def test_claims_are_judged_by_a_comparison_of_ours_as_by_a_table(own, claims):
     assert verdict.difference.startswith("+2.00 ")
     lost = claims.judged({"above": {"method": "lus"}, "below": {"method": "dp_fedavg"}}, found)
     assert lost.seeds == "0, 2", "a run without a score is left out, with its partner"
+
+
+COMPARISONS = sorted(path.stem for path in (ROOT / "results" / "comparisons").glob("*.json"))
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_a_comparison_of_ours_was_run_as_its_file_stands_within_its_epsilon(name):
+    file = tomllib.loads((ROOT / "experiments" / f"{name}.toml").read_text())
+    found = json.loads((ROOT / "results" / "comparisons" / f"{name}.json").read_text())
+    assert {row["label"] for row in found["rows"]} == set(file["methods"])
+    for row in found["rows"]:
+        keys = {"method": row["label"], **file["shared"], **file["methods"][row["label"]]}
+        asked = {key: value for key, value in keys.items() if key not in ("tuned", "engine")}
+        assert {key: row["settings"][key] for key in asked} == asked
+        assert row["target"] in file["epsilons"]
+        assert row["epsilon"] <= row["target"]
+        assert row["delta"] == file["shared"]["delta"]
+        assert len(set(row["seeds"])) >= 5
+        assert None not in row["scores"]
+
+
+def test_no_method_could_be_told_from_the_others():
+    """As README.md and docs/methods.md say."""
+    assert "mnist-methods-cnn" in COMPARISONS
+    found = json.loads((ROOT / "results" / "comparisons" / "mnist-methods-cnn.json").read_text())
+    (group,) = found["ranking"]
+    assert len(group["order"]) == 9
+    assert {one["verdict"] for one in group["order"]} == {"best", "not distinguishable"}

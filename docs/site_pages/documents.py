@@ -58,7 +58,8 @@ def _anchor(stem: str) -> str:
 
 def pictures(root: Path) -> list[str]:
     """Those that documents show."""
-    return [str(path.relative_to(root)) for path in sorted((root / "docs").rglob("*.png"))]
+    folders = (root / "docs", root / "results")
+    return [str(path.relative_to(root)) for folder in folders for path in sorted(folder.rglob("*.png"))]
 
 
 def pages(root: Path) -> dict[str, str]:
