@@ -18,12 +18,16 @@ from typing import Any
 
 from cloister.privacy.certificate_text import round_up
 from cloister.studies.statistics import summary
+from result_text import table
 
 Record = dict[str, Any]
 Setting = tuple[str, str]
 """The cell above and the cell below."""
 
-HEAD = ("paper", "claim", "does it hold?", "difference", "settings", "seeds", "true epsilon", "not as in the paper")
+HEAD = ("claim", "does it hold?", "difference", "in the paper", "settings", "seeds", "true epsilon", "note")
+ABOVE = "as above"
+"""In a claim's `otherwise`: what the claim before it says."""
+
 ALIKE = 1.01
 """Epsilons that differ by less are the same."""
 
@@ -32,12 +36,13 @@ The papers' claims, each as a comparison of rows of the paper's own table, run h
 each method, also of a smaller comparison of our own with several
 ([mnist-methods-cnn](comparisons/mnist-methods-cnn.md)). The difference is in points of accuracy: a mean over settings
 (such as two epsilons and three networks), with a 95 % interval over seeds; where only some settings have several
-seeds, both are theirs alone, which are named. "Settings" says in how many of all it was above. A claim holds where
-the interval lies above zero, and does not where it lies below. Two seeds make wide intervals, and one seed tells
-nothing, however many settings it has: runs of a seed share the split of the data and the initial model, and where one
-machine and engine computed them also the noise, so that they err together. Each interval stands by itself: of twenty,
-one misses by chance. Where epsilons differ, the column says so, the row above first. What was run is at times less
-than what the paper ran, or something else, which the last column says: such a verdict is about that setting.
+seeds, both are theirs alone, which are named. "In the paper" is the same difference of its printed numbers.
+"Settings" says in how many of all it was above. A claim holds where the interval lies above zero, and does not where
+it lies below. Two seeds make wide intervals, and one seed tells nothing, however many settings it has: runs of a seed
+share the split of the data and the initial model, and where one machine and engine computed them also the noise, so
+that they err together. Each interval stands by itself: of twenty, one misses by chance. Where epsilons differ, the
+column says so, the row above first. What was run is at times less than what the paper ran, or something else, which
+the notes below each table say: such a verdict is about that setting.
 """
 
 _TOLD = ("data", "split", "model", "rounds", "local_epochs", "clients")
@@ -54,16 +59,41 @@ class Verdict:
     seeds: str = ""
     epsilon: str = ""
     otherwise: str = ""
+    printed: str = ""
+    """The same difference of the paper's own numbers."""
 
 
-def rows(claims: Path, papers: Mapping[str, Record]) -> list[list[str]]:
-    """All claims of a file, as rows under HEAD."""
-    found = []
+def sections(claims: Path, papers: Mapping[str, Record]) -> list[str]:
+    """All claims of a file, a table for each paper, with notes below of what is not as in the paper."""
+    by_paper: dict[str, list[tuple[str, Verdict]]] = {}
+    before = ""
     for claim in tomllib.loads(claims.read_text())["claim"]:
-        one = judged(claim, papers.get(claim["file"]))
-        about = [one.word, one.difference, one.settings, one.seeds, one.epsilon, one.otherwise]
-        found.append([claim["paper"], claim["says"], *about])
-    return found
+        if claim.get("otherwise") == ABOVE:
+            claim["otherwise"] = before
+        before = claim.get("otherwise", "")
+        by_paper.setdefault(claim["paper"], []).append((claim["says"], judged(claim, papers.get(claim["file"]))))
+    text = []
+    for paper, found in by_paper.items():
+        notes = {
+            note: number
+            for number, note in enumerate(dict.fromkeys(one.otherwise for _, one in found if one.otherwise), 1)
+        }
+        rows = [
+            [
+                says,
+                one.word,
+                one.difference,
+                one.printed,
+                one.settings,
+                one.seeds,
+                one.epsilon,
+                str(notes.get(one.otherwise, "")),
+            ]
+            for says, one in found
+        ]
+        told = [f"{number}. {note}" for note, number in notes.items()]
+        text += ["", f"## {paper}", "", *table(HEAD, rows), *(["", "Not as in the paper:", "", *told] if told else [])]
+    return text
 
 
 def judged(claim: Record, found: Record | None) -> Verdict:
@@ -82,18 +112,31 @@ def judged(claim: Record, found: Record | None) -> Verdict:
     settings = f"{up} of {len(gaps)} up"
     if len(seeds) > 1 and len(repeated) < len(gaps):
         settings += f", {len(repeated)} with these seeds{_alone(cells, gaps, repeated)}"
-    about = [_epsilons(cells, gaps), _otherwise(claim, cells, gaps)]
+    told = {"epsilon": _epsilons(cells, gaps), "otherwise": _otherwise(claim, cells, gaps)}
     if len(seeds) < 2:
         mean = fmean(fmean(own.values()) for own in gaps.values())
         every = sorted({seed for own in gaps.values() for seed in own}, key=int)
-        return Verdict("cannot tell: one seed", f"{mean:+.2f}", settings, ", ".join(every), *about)
+        told["printed"] = _printed(cells, gaps)
+        return Verdict("cannot tell: one seed", f"{mean:+.2f}", settings, ", ".join(every), **told)
+    told["printed"] = _printed(cells, repeated)
     by_seed = summary([fmean(own[seed] for own in repeated.values()) for seed in seeds])
     difference = f"{by_seed.mean:+.2f}"
     if by_seed.low is None or by_seed.high is None:
-        return Verdict("cannot tell", difference, settings, ", ".join(seeds), *about)
+        return Verdict("cannot tell", difference, settings, ", ".join(seeds), **told)
     word = "yes" if by_seed.low > 0 else "no" if by_seed.high < 0 else "cannot tell"
     difference += f" ({by_seed.low:+.2f} to {by_seed.high:+.2f})"
-    return Verdict(word, difference, settings, ", ".join(seeds), *about)
+    return Verdict(word, difference, settings, ", ".join(seeds), **told)
+
+
+def _printed(cells: Mapping[str, Record], settings: Mapping[Setting, object]) -> str:
+    """The mean difference of the paper's numbers over the same settings; nothing where some are not printed."""
+    gaps = []
+    for setting in settings:
+        one, other = ((cells[name].get("paper") or {}).get("mean") for name in setting)
+        if one is None or other is None:
+            return ""
+        gaps.append(one - other)
+    return f"{fmean(gaps):+.2f}"
 
 
 def _alone(cells: Mapping[str, Record], gaps: Mapping[Setting, object], repeated: Mapping[Setting, object]) -> str:

@@ -276,8 +276,7 @@ def claims_page() -> str:
         "# What holds up",
         "",
         words(claims.TEXT),
-        "",
-        *table(claims.HEAD, claims.rows(RESULTS / "claims.toml", tables())),
+        *claims.sections(RESULTS / "claims.toml", tables()),
         "",
         "Prices that the papers state and what their settings cost are in [docs/theory.md](../docs/theory.md).",
     ]

@@ -143,6 +143,39 @@ def test_cells_may_be_compared_with_several(claims):
     assert claims.judged(claim, {"cells": cells}).settings == "1 of 2 up"
 
 
+def test_beside_a_difference_is_that_of_the_papers_numbers(claims):
+    cells = [cell("a", "x", [71.0, 71.1]), cell("b", "x", [70.0, 70.0]), cell("a", "y", [1.0]), cell("b", "y", [2.0])]
+    for one, printed in zip(cells, (60.5, 58.0, 99.0, 1.0), strict=True):
+        one["paper"] = {"mean": printed}
+    assert claims.judged(CLAIM, {"cells": cells}).printed == "+2.50", "over the settings whose our difference is"
+    assert claims.judged(CLAIM, {"cells": cells[2:]}).printed == "+98.00"
+    cells[0]["paper"] = None
+    assert claims.judged(CLAIM, {"cells": cells}).printed == ""
+
+
+def test_claims_are_told_by_paper_with_notes_below(claims, tmp_path):
+    entries = [
+        ("P", "one", "other clients"),
+        ("P", "two", claims.ABOVE),
+        ("Q", "three", None),
+        ("P", "four", "fewer rounds"),
+    ]
+    lines = [
+        f'[[claim]]\npaper = "{paper}"\nsays = "{says}"\nfile = "t"\nabove = {{ method = "a" }}\n'
+        'below = { method = "b" }\n' + (f'otherwise = "{note}"\n' if note else "")
+        for paper, says, note in entries
+    ]
+    (tmp_path / "claims.toml").write_text("".join(lines))
+    cells = [cell("a", "x", [71.0]), cell("b", "x", [70.0])]
+    for one in cells:
+        one["changed"] = {}
+    text = claims.sections(tmp_path / "claims.toml", {"t": {"cells": cells}})
+    notes = {line.split(" | ")[0]: line.split(" | ")[-1] for line in text if line.startswith("| ")}
+    assert [notes[f"| {says}"] for says in ("one", "two", "three", "four")] == ["1 |", "1 |", " |", "2 |"]
+    assert text.index("## Q") > text.index("2. fewer rounds")
+    assert text.count("1. other clients") == 1
+
+
 def test_epsilons_that_differ_are_told(claims):
     cells = [cell("a", "x", [71.0], 17.96), cell("b", "x", [70.0], 7.73), cell("a", "y", [1.0]), cell("b", "y", [2.0])]
     assert claims.judged(CLAIM, {"cells": cells}).epsilon == "17.960 against 7.730, 2.000"
