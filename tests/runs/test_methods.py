@@ -334,7 +334,7 @@ def test_methods_are_compared_from_one_file_and_go_on_where_they_stopped(tmp_pat
             "Expected keys that some method .* found 'rouns': perhaps you mean",
         ),
         (FILE.replace("clip_norm = 0.5", "epsilon = 3.0"), "Expected keys that all runs share, found 'epsilon'"),
-        (FILE.replace("[8.0, 2.0]", "[2.0, 2.0]"), "folders of their own, found 'dp_fedavg-epsilon-2'"),
+        (FILE.replace("[8.0, 2.0]", "[2.0, 2.0]"), "different epsilons, found .2.0, 2.0."),
         (FILE.replace("by turns", "../by turns"), "a name of letters"),
         (
             "epsilons = []\n[methods.dp_fedavg]\nclip_norm = 1.0\nsampling_rate = 0.5\nlocal_steps = 1\nrounds = 1\n",

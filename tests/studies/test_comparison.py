@@ -115,6 +115,15 @@ def test_tables_agree_in_every_format_and_show_what_differs(comparison):
         comparison.table("html")
 
 
+def test_epsilons_of_single_clients_are_told_apart_from_what_was_spent(comparison):
+    """Both were called epsilon once, and the lists were lost."""
+    asked = [[4.0, 2.0], [2.0, 4.0]]
+    runs = [replace(comparison.results[6], target=None, swept={"epsilon": one, "seed": 0}) for one in asked]
+    parsed = list(csv.DictReader(io.StringIO(table(rows_of(runs), "csv"))))
+    assert [row["epsilon asked"] for row in parsed] == ["[4.0, 2.0]", "[2.0, 4.0]"]
+    assert [float(row["epsilon"]) for row in parsed] == [runs[0].epsilon] * 2
+
+
 def test_no_text_breaks_latex(comparison):
     """Each of these stopped a compiler, or came out as something else."""
     label = "λ 50% a_b #1 & {x} ~^\\ |--y"

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import chromium
 import jinja2
 import pytest
+import torch
 
 import cloister as cl
 from cloister.runs.config import build
@@ -258,6 +259,17 @@ def test_a_study_says_labels_columns_and_ranking_and_all_are_escaped(study, tmp_
     names = [trace.get("name", "") for figure in figures_of(page).values() for trace in figure["data"]]
     assert any(names)
     assert not any("<" in name for name in names)
+
+
+def test_the_page_says_of_updates_that_were_no_numbers(tmp_path):
+    folder = tmp_path / "diverged"
+    task = cl.data.digits(clients=20)
+    method = cl.methods.dp_fedavg(clip_norm=1.0, lr=1e17, local_steps=6)
+    layers = [torch.nn.Flatten(), torch.nn.Linear(64, 30), torch.nn.ReLU(), torch.nn.Linear(30, 10)]
+    options = {"epsilon": 4.0, "delta": 1e-2, "model": torch.nn.Sequential(*layers), "folder": folder}
+    cl.run(method, task, rounds=2, cohort=cl.full(), **options)
+    page = cl.report([folder], tmp_path / "page.html").read_text()
+    assert "updates were not finite, and counted as zero" in Elements(page).words
 
 
 def test_equal_numbers_that_promise_other_things_stand_apart_and_no_share_is_below_zero():

@@ -397,6 +397,26 @@ def test_what_has_no_price_is_refused_before_anything_is_written(keys, words, tm
 
 
 @pytest.mark.parametrize(
+    ("searched", "words"),
+    [
+        ({"sampling_rate": (0.3, 1.7)}, "sampling_rate"),
+        ({"batch_size": [8, 0]}, "batch_size"),
+        ({"method": ["dp_fedavg", "pfl"]}, "local_steps"),
+    ],
+    ids=["end-of-a-range", "last-of-a-list", "another-method"],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_values_that_no_trial_can_have_are_refused_whether_they_are_drawn_or_not(searched, words, seed, tmp_path):
+    """Else the number of trials would not have the distribution that its price is for."""
+    given = {**KEYS, "clip_norm": 1.0, "seed": seed}
+    given |= {"cohort": "poisson", "sampling_rate": 0.5} if "sampling_rate" in searched else {}
+    fixed = {name: one for name, one in given.items() if name not in searched}
+    with pytest.raises(CloisterError, match=words):
+        cl.tune(fixed, searched, on="private", trials=1, task=TASK, folder=tmp_path / "d")
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
     ("searched", "second"),
     [
         ({"method": ["dp_fedavg", "pfl"]}, {"method": "pfl"}),

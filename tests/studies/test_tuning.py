@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from dataclasses import replace
 
 import numpy as np
@@ -222,6 +223,10 @@ def test_the_command(tmp_path, command):
     gaps = [gap for gap in RunFolder.open(tmp_path / "a" / "final").certificate().not_covered if "the tuning" in gap]
     assert len(gaps) == 1
     assert "the tuning itself was not charged: this epsilon does not cover the choice of clip_norm, lr" in gaps[0]
+    again = command(*f"run {tmp_path / 'a' / 'best.toml'} --folder {tmp_path / 'b'}".split())
+    assert again.returncode == 0
+    final, alone = (tomllib.loads((tmp_path / one / "config.toml").read_text()) for one in ("a/final", "b"))
+    assert final == alone, "defaults are there as well, or reports would take them for other settings"
     slip = command(*f"tune {keys} clip_norm=0.5..2".split())
     assert slip.returncode == 2
     assert "on which data to tune" in slip.stderr

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cloister.cli.output import interruptible, print_table, program, say, say_wrapped
-from cloister.errors import CloisterError
+from cloister.errors import CloisterError, expect
 
 
 def reproduce(
@@ -106,9 +106,16 @@ def _seeds(text: str | None) -> list[int] | None:
     if text is None:
         return None
     try:
-        return [int(one) for one in text.strip("[]").split(",")]
+        seeds = [int(one) for one in text.strip("[]").split(",")]
     except ValueError:
-        raise CloisterError(f"Expected seeds such as 0,1,2, found {text!r}: give whole numbers.") from None
+        seeds = []
+    expect(
+        bool(seeds) and min(seeds) >= 0 and len(set(seeds)) == len(seeds),
+        "different seeds such as 0,1,2",
+        text,
+        "give whole numbers that are not negative",
+    )
+    return seeds
 
 
 def _jobs(text: str) -> Any:

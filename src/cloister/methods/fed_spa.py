@@ -196,7 +196,7 @@ def _refuse(
         local_steps=None if local_steps == 1 else local_steps,  # which is what a round is
         local_epochs=local_epochs,
         batch_sampling=None if batch_sampling == "poisson" else batch_sampling,
-        mode=claim(mode),
+        mode=mode if as_published(mode) else None,
         bound=bound if bound in ("quantile", "median") else None,
         batch_size=None if secure.sample_rate is None or batch_size == _BATCH_SIZE else batch_size,
     )

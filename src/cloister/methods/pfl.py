@@ -26,7 +26,7 @@ from cloister.core.schedules import Schedule
 from cloister.errors import CloisterError, expect_one_of
 from cloister.mechanisms.gaussian import in_steps
 from cloister.methods.arguments import BatchSampling, NoiseMultiplier, PoissonRate, SampleClipNorm, Server
-from cloister.methods.published import Mode, claim
+from cloister.methods.published import Mode, as_published, claim
 from cloister.methods.registry import EVERY_UPDATE, register
 from cloister.methods.secure_sum import SECURE_SUM, UPDATE_OR_SUM, SumTrust, in_one_sum
 from cloister.methods.weighting import PublicWeights
@@ -90,7 +90,7 @@ def pfl(
             local_epochs=local_epochs,
             local_epoch=None if local_epoch == "pass" else local_epoch,
             batch_sampling=None if batch_sampling == "poisson" else batch_sampling,
-            mode=claim(mode),
+            mode=mode if as_published(mode) else None,
             batch_size=None if secure.sample_rate is None or batch_size == _BATCH_SIZE else batch_size,
         )
         rule = client.clipped_sum(clip_norm, batch_size, poisson_rate, secure.sample_rate)

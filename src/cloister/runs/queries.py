@@ -152,7 +152,7 @@ def expect_gaussian(method: Method, queries: Queries) -> None:
         raise CloisterError(
             f"Expected a method with Gaussian noise on real sums for {names}, found {method.name} with "
             f"{mechanism.name} noise{' as published' if method.claims else ''}: declare ranges in the schema instead, "
-            "or choose dp_fedavg or pfl."
+            "or choose dp_fedavg, or pfl with real noise (noise = gaussian)."
         )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from cloister.errors import CloisterError, expect
+from cloister.errors import CloisterError, expect, expect_positive, expect_share
 from cloister.privacy.description import RunDescription
 from cloister.runs import measurement_file
 from cloister.runs.folder import RunFolder
@@ -207,6 +207,8 @@ def utility(accuracies: Mapping[int, Sequence[float]], ideal: float, distance: f
     >>> [round(one, 3) for one in found["bound"]]
     [0.0, 0.6]
     """
+    expect_share("ideal", ideal, "the accuracy of the ideal model, such as 0.98", zero=True, one=True)
+    expect_positive("distance", distance, "how far from the ideal a risk may be, such as 0.1")
     expect(len(accuracies) > 0, "accuracies by number of clients", "none", "give runs of several federations")
     clients = sorted(accuracies)
     apart = {k: np.abs(np.asarray(accuracies[k], dtype=np.float64) - ideal) for k in clients}

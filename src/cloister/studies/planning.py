@@ -160,6 +160,8 @@ def _flat(epsilons: list[float] | None, values: dict[str, Any], over: dict[str, 
     methods = whole.pop("method", PARTS["method"].default)
     if not isinstance(methods, list):
         return _Plan(epsilons, {}, {_label(methods): {"method": methods, **whole}}, {}, flat=True)
+    expect(bool(methods), "at least one value for method", methods, "write method = [...] with some")
+    expect(len(set(map(str, methods))) == len(methods), "different values for method", methods, "give each once")
     labels = {_label(one): {"method": one} for one in methods}
     return _Plan(epsilons, whole, labels, {}, flat=True)
 
@@ -226,6 +228,7 @@ def _epsilons(found: Any) -> list[float]:
     for one in found:
         number = isinstance(one, (int, float)) and not isinstance(one, bool)
         expect(number and 0 < one < math.inf, "epsilons to be positive numbers", one, remedy)
+    expect(len(set(found)) == len(found), "different epsilons", found, "give each once")
     return [float(one) for one in found]
 
 

@@ -57,6 +57,7 @@ def values_in(key: Key, value: Any) -> list[Any] | None:
         return _several(key.name, value)
     if not any(isinstance(one, list) for one in value):
         return None
+    _several(key.name, value)
     single = any(kind is not types.NoneType and typing.get_origin(kind) is not list for kind in kinds)
     return [one[0] if single and isinstance(one, list) and len(one) == 1 else one for one in value]
 

@@ -39,7 +39,8 @@ def table(rows: Sequence[Row], form: Format = "markdown") -> str:
 
 def plain(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """A dictionary for every row, with numbers as they are; all have the same keys."""
-    swept, settings, more = _swept(rows), _settings(rows), _more(rows)
+    settings, more = _settings(rows), _more(rows)
+    swept = [key for key in _swept(rows) if key != "epsilon"]  # what was spent is called so, below
     found = []
     for row in rows:
         about = row.about
@@ -48,7 +49,7 @@ def plain(rows: Sequence[Row]) -> list[dict[str, Any]]:
             {
                 "method": row.label,
                 **{key: row.swept.get(key) for key in swept},
-                "epsilon asked": row.target,
+                "epsilon asked": row.swept.get("epsilon") if row.target is None else row.target,
                 "metric": row.monitor,
                 **statistics,
                 "n": 0 if about is None else about.n,

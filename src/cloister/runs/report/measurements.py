@@ -36,7 +36,7 @@ _EXACT = {
     },
     "sparsity": {
         "zero in updates": "sparsity/updates",
-        "not sent": "sparsity/messages",
+        "zero or not sent": "sparsity/messages",
         "overlap": "sparsity/overlap",
         "by chance": "sparsity/by_chance",
         "kept by anybody": "sparsity/union",
@@ -53,8 +53,8 @@ _IN_A_LINE = {
     "cosine of the released mean with the exact one": "cosine/released",
     "signal over noise": "signal/ratio",
     "clipping bias of the mean": "signal/clipping_bias",
-    "share of coordinates that are not sent": "sparsity/messages",
-    "overlap of those that are": "sparsity/overlap",
+    "share of coordinates that are zero in messages or not sent": "sparsity/messages",
+    "overlap of the others": "sparsity/overlap",
 }
 _PAID_FOR = {"noise multiplier": "thresholds/noise_multiplier", "clip norm": "thresholds/clip_norm"}
 

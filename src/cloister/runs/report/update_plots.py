@@ -68,12 +68,12 @@ def sparsity(runs: Mapping[str, Curves], path: Path) -> None:
             *xy(curves.by_round("sparsity/messages")),
             color=color if several else line_colors(2)[1],
             linestyle="--",
-            label=None if several else "not sent",
+            label=None if several else "zero in messages, or not sent",
         )
         right.plot(*xy(curves.by_round("sparsity/overlap")), color=color, label=None if several else "overlap")
         chance = None if several else "by chance"
         right.plot(*xy(curves.by_round("sparsity/by_chance")), color="0.6", linestyle=":", label=chance)
-    ends = " (dashed: not sent)" if several else ""
+    ends = " (dashed: in messages)" if several else ""
     left.set(xlabel="round", ylabel=f"share of the coordinates{ends}", ylim=(-0.02, 1.02))
-    right.set(xlabel="round", ylabel="overlap of what two clients send", ylim=(-0.02, 1.05))
+    right.set(xlabel="round", ylabel="overlap of what two clients send that is not zero", ylim=(-0.02, 1.05))
     save(picture, path, marked=True, legends=(left, right))

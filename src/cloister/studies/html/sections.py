@@ -148,8 +148,8 @@ _UPDATES = {
     "signal/ratio": ("Signal to noise of the released mean", "norm of the mean / norm of the noise"),
     "signal/clipping_bias": ("What clipping changes in the mean", "norm of the change"),
     "sparsity/updates": ("Coordinates that are zero in updates", "share"),
-    "sparsity/messages": ("Coordinates that are not sent", "share"),
-    "sparsity/overlap": ("Coordinates that two clients share, of those that are sent", "share"),
+    "sparsity/messages": ("Coordinates that are zero in messages, or not sent", "share"),
+    "sparsity/overlap": ("Coordinates that two clients share, of those that are sent and not zero", "share"),
 }
 
 

@@ -11,6 +11,7 @@ from cloister.runs.communication import in_words
 from cloister.runs.metric_text import figure
 from cloister.runs.recorded import MARK
 from cloister.runs.report.comparison import in_a_table
+from cloister.runs.scores import nonfinite_share
 from cloister.studies.html.gather import WITHOUT_EFFECT, Group, Study
 from cloister.studies.html.over_seeds import spread
 
@@ -97,6 +98,13 @@ def _notes(study: Study) -> list[str]:
         notes.append(f"An epsilon is not about the same neighbors for all. {'; '.join(parts)}.")
     if len(deltas) > 1:
         notes.append("Deltas differ: epsilons at different deltas do not compare.")
+    for group in study.groups:
+        lost = max(nonfinite_share(run.lines) for run in group.runs)
+        if lost:
+            notes.append(
+                f"{group.name}: up to {max(lost, 0.001):.1%} of a run's updates were not finite, and counted as zero; "
+                "a smaller learning rate may help."
+            )
     unfinished = [group.name for group in study.groups if not all(run.finished for run in group.runs)]
     if unfinished:
         notes.append(f"Not ended yet: {'; '.join(unfinished)}.")

@@ -102,6 +102,7 @@ def _begun(question: Question, prices: TrialPrices, folder: Path, identity: str,
         same_bits = not secure and str(question.values.get("device", "cpu")) == "cpu"
         state = before.continued(repeatable=same_bits)
     else:
+        prices.expect_all_possible()
         candidates, seeds = draw(prices.count, question.space, Streams(question.seed, secure, f"tuning {identity}"))
         state = State(identity, candidates, seeds, [prices.epsilon_of(one) for one in candidates])
         hidden.mkdir(parents=True)  # when every candidate was found to be one that can be priced

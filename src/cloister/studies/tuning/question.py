@@ -107,6 +107,10 @@ class Question:
         parts_of(values, self._parts, introspected().run)
         return values
 
+    def all_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The same with the defaults of all other keys, as a run's own file has them."""
+        return parts_of(values, self._parts, introspected().run).resolved
+
     @property
     def _parts(self) -> list[str]:
         unnamed = ("data", "partition") if self.task is not None else ()

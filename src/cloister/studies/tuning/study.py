@@ -147,7 +147,7 @@ def _as_json(facts: Any) -> Any:
 def _final(question: Question, values: Mapping[str, Any], folder: Path | None) -> Run:
     """The best settings on all training data; the test set is looked at here, and nowhere before."""
     place = None if folder is None else folder / "final"
-    config = toml_text(values) if question.task is None else None
+    config = toml_text(question.all_values(values)) if question.task is None else None
     options = {"folder": place, "config": config, "resume": place is not None and place.exists(), "progress": False}
     return question.run(values, question.whole_task(), **options)
 

@@ -25,7 +25,7 @@ from cloister.privacy.selection import TrialCount, TrialPrice, best_price
 from cloister.privacy.unit import ProtectedUnit
 from cloister.runs.planned import Plan
 from cloister.studies.tuning.question import Question
-from cloister.studies.tuning.space import first_of
+from cloister.studies.tuning.space import Choice, first_of
 
 _PRECISION = 2e-3  # of a trial's epsilon
 _LEAST_SHARE = 2.0**-9
@@ -96,6 +96,14 @@ class TrialPrices:
             most = min(2 * self.reference, self.epsilon)
             self._known[key] = _largest(lambda e: self.excess(self._planned(settings, e)), most, 1.0)
         return self._known[key]
+
+    def expect_all_possible(self) -> None:
+        """Refuse a space with values that no trial can have, drawn or not: each of a list, and both ends of a range,
+        beside the first values of the others."""
+        usual = first_of(self.question.space)
+        for name, one in self.question.space.items():
+            for value in one.values if isinstance(one, Choice) else (one.at(0.0), one.at(1.0)):
+                self._planned({**usual, name: value}, self.reference)
 
     def excess(self, histories: Histories) -> float:
         """What was spent as a share of what a trial may spend, at the order where that is most."""
