@@ -26,7 +26,8 @@ _TOLD = (
     *("data", "public_samples", "model", "cohort", "sampling_rate", "rounds", "local_epochs", "batch_size", "lr"),
     "clip_norm",
 )
-_PLACEMENT = ("device", "engine", "memory", "precision", "config", "seed", "tuned", "epsilon")
+_LEFT_OUT = ("device", "engine", "memory", "precision", "config", "seed", "tuned", "epsilon")
+"""Keys that are no settings of a row: how it is computed, and what it has in columns of its own."""
 
 TEXT = """
 Run by `{command}`, on {machine}: {seeds} seeds for each row, {minutes} minutes of computing in all. Accuracy in
@@ -49,7 +50,7 @@ def taken(folder: Path) -> Record:
     settings = {_place(cell): cell["values"] for cell in found["cells"]}
     rows = []
     for row in found["rows"]:
-        kept = {key: value for key, value in settings[_place(row)].items() if key not in _PLACEMENT}
+        kept = {key: value for key, value in settings[_place(row)].items() if key not in _LEFT_OUT}
         rows.append({**{key: row[key] for key in _ROW}, "settings": kept})
     return {**{key: found[key] for key in _ABOUT}, "rows": rows}
 
