@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cloister.client.per_sample import convolutions
 from cloister.client.per_sample.norms import LayerGradients, Masks, Outer, Products, Written
 
 
@@ -95,7 +96,7 @@ class Dense(Layer):
 
     def layer_gradients(self, kept: Tensor, g: Tensor, masks: Masks, written: bool) -> LayerGradients:
         if len(self.output) > 1:
-            return self._of_positions(g.flatten(1, -2).mT, lambda: kept.flatten(1, -2).mT, masks, written)
+            return self._of_positions(kept.flatten(1, -2).mT, g.flatten(1, -2).mT, masks, written)
         if self.weight is None:
             return _masked((g.clone(),), masks)
         if not written:
@@ -109,17 +110,24 @@ class Dense(Layer):
             return 4 * (inputs + outputs)
         return self._numbers(math.prod(self.output[:-1]), 0)
 
-    def _of_positions(self, g: Tensor, inputs: Callable[[], Tensor], masks: Masks, written: bool) -> LayerGradients:
-        """Of outputs' gradients [b, o, p] and inputs [b, i, p]."""
-        bias = None if self.bias is None else g.sum(2)
+    def _of_positions(self, kept: Tensor, g: Tensor, masks: Masks, written: bool) -> LayerGradients:
+        """Of what was kept of the inputs, and the outputs' gradients [b, o, ...]: one at every position."""
+        bias = None if self.bias is None else g.flatten(2).sum(2)
         if self.weight is None:
             assert bias is not None
             return _masked((bias,), masks)
-        a = inputs()
-        if masks is None and not written and self._few(g.shape[2]):
-            return Products(g, a, bias)
-        weights = (g @ a.mT).flatten(1)
+        if masks is None and not written and self._few(math.prod(g.shape[2:])):
+            return Products(g.flatten(2), self._inputs(kept), bias)
+        weights = self._weights(kept, g)
         return _masked((weights,) if bias is None else (weights, bias), masks)
+
+    def _inputs(self, kept: Tensor) -> Tensor:
+        """What every position of the output is made of, [b, i, p]."""
+        return kept
+
+    def _weights(self, kept: Tensor, g: Tensor) -> Tensor:
+        """The gradients of the weights, flat: [b, o * i]."""
+        return (g.flatten(2) @ self._inputs(kept).mT).flatten(1)
 
     def _few(self, positions: int) -> bool:
         """Whether products of matrices [p, p], in float64, are much less work than the weights' gradients."""
@@ -133,7 +141,7 @@ class Dense(Layer):
 
 
 class Convolution(Dense):
-    """F.conv2d in one group; its patches are written down."""
+    """F.conv2d in one group."""
 
     def fits(self) -> bool:
         *_, padding, _, groups = self.settings
@@ -147,14 +155,21 @@ class Convolution(Dense):
         return torch.conv2d(call.input, call.weight, bias, *call.settings) + tap, call.input
 
     def layer_gradients(self, kept: Tensor, g: Tensor, masks: Masks, written: bool) -> LayerGradients:
-        return self._of_positions(g.flatten(2), lambda: self._patches(kept), masks, written)
+        return self._of_positions(kept, g, masks, written)
 
     def numbers(self) -> int:
         positions = math.prod(self.output[1:])
         return self._numbers(positions, positions * math.prod(self.kernel[1:]))
 
-    def _patches(self, images: Tensor) -> Tensor:
-        """[b, channels * rows * columns, positions]: views that one copy writes down, since F.unfold takes longer."""
+    def _weights(self, kept: Tensor, g: Tensor) -> Tensor:
+        if kept.is_cuda or math.prod(self.kernel) * math.prod(self.output[1:]) < convolutions.MUCH:
+            return super()._weights(kept, g)
+        settings = [_pair(setting) for setting in self.settings[:3]]
+        return convolutions.weight_gradients(kept, g, self.kernel[2:], *settings).flatten(1)
+
+    def _inputs(self, images: Tensor) -> Tensor:
+        """Patches [b, channels * rows * columns, positions]: views that one copy writes down, which F.unfold takes
+        longer for."""
         stride, padding, dilation = (_pair(setting) for setting in self.settings[:3])
         if any(padding):
             images = F.pad(images, (padding[1], padding[1], padding[0], padding[0]))
