@@ -2,6 +2,7 @@
 
     python benchmarks/paper_tables.py missing [NAME...] [--seeds 0,1] > QUEUE.toml
     python benchmarks/paper_tables.py run QUEUE.toml OUTCOMES.jsonl [--folder runs/tables] [--jobs 14] [--seconds 560]
+    python benchmarks/paper_tables.py same OUTCOMES.jsonl [NAME...] [--seeds 0,1]
     python benchmarks/paper_tables.py write OUTCOMES.jsonl... [--folder runs/tables]
 
 `cloister reproduce` runs one table; on a GPU that is lent for minutes, all tables share one queue here, so that no
@@ -16,6 +17,8 @@ results/papers/ lacks:
     rows = ["PFL*CNN+TS*"]            # patterns for cells, in the order in which they are run
     seeds = [0, 1]
     keys = { precision = "tf32" }     # of these runs, beside those above
+
+`same` adds what need not be run: cells with every key and the seed of one that results/papers/ has in another table.
 
 `write` makes of all outcomes what `cloister reproduce` writes, FOLDER/NAME/reproduce.json, here or on another machine;
 `python benchmarks/results.py --paper FOLDER/NAME...` takes it over.
@@ -41,7 +44,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from cloister.studies.papers.files import find, read
 from cloister.studies.papers.outcomes import Outcome, outcome_of, rows_of
@@ -50,6 +53,7 @@ from cloister.studies.papers.scale import scale_of
 from cloister.studies.papers.table import Reproduction
 
 SCALE = "here"
+PLACEMENT = ("device", "engine", "memory", "precision")
 PAPERS = Path(__file__).parent.parent / "results" / "papers"
 
 
@@ -150,9 +154,7 @@ def run(asked: Path, outcomes: Path, folder: Path, jobs: int, seconds: float) ->
                 continue
             done += 1
             if found is not None:
-                file.write(json.dumps({"item": asdict(item), "outcome": found}) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+                _put(file, item, found)
             said = f"{item.table}, {item.cell}, {item.seed}: {took:.0f} s {(failed.strip().splitlines() or [''])[-1]}"
             print(f"{time.monotonic() - began:4.0f} s, {done}/{len(items)}: {said}", flush=True)
             if failed:
@@ -160,6 +162,36 @@ def run(asked: Path, outcomes: Path, folder: Path, jobs: int, seconds: float) ->
     for worker in workers:
         worker.terminate()
     waiting.cancel_join_thread()  # what nobody will take any more
+
+
+def _put(file: TextIO, item: Item, outcome: dict[str, Any]) -> None:
+    """Write it down, at once."""
+    file.write(json.dumps({"item": asdict(item), "outcome": outcome}) + "\n")
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def same(tables: Sequence[str], seeds: Sequence[int] = (0,)) -> Iterator[tuple[Item, Outcome]]:
+    """What cells that were not run have come to, because a cell of another table is the very same run."""
+    found = {path.stem: json.loads(path.read_text())["cells"] for path in sorted(PAPERS.glob("*.json"))}
+    runs: dict[tuple[str, int], dict[str, Any]] = {}
+    there = set()
+    for name, cells in found.items():
+        for cell in cells:
+            for seed, run in cell["runs"].items():
+                runs.setdefault((_run(cell["settings"]), int(seed)), run)
+                there.add((name, cell["cell"], int(seed)))
+    for name in tables or list(found):
+        for cell in plan_of(name, {}).cells:
+            for seed in seeds:
+                known = runs.get((_run(cell.keys), seed))
+                if known is not None and (name, cell.name, seed) not in there:
+                    yield Item(name, cell.name, seed, {}), Outcome(**known, lines=[])
+
+
+def _run(settings: dict[str, Any]) -> str:
+    """What makes a run the one that it is, but for its seed and the machine."""
+    return json.dumps({key: value for key, value in settings.items() if key not in PLACEMENT}, sort_keys=True)
 
 
 def missing(tables: Sequence[str], seeds: Sequence[int] = (0,)) -> str:
@@ -207,9 +239,11 @@ def write(files: Sequence[Path], folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_subparsers(dest="what", required=True)
-    running, writing, listing = (what.add_parser(name) for name in ("run", "write", "missing"))
-    listing.add_argument("tables", nargs="*")
-    listing.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0])
+    running, writing, listing, taking = (what.add_parser(name) for name in ("run", "write", "missing", "same"))
+    taking.add_argument("outcomes", type=Path)
+    for one in (listing, taking):
+        one.add_argument("tables", nargs="*")
+        one.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0])
     running.add_argument("queue", type=Path)
     running.add_argument("outcomes", type=Path)
     running.add_argument("--jobs", type=int, default=1)
@@ -220,6 +254,11 @@ def main() -> None:
     wanted = parser.parse_args()
     if wanted.what == "missing":
         print(missing(wanted.tables, wanted.seeds), end="")
+    elif wanted.what == "same":
+        with wanted.outcomes.open("a") as file:
+            for item, outcome in same(wanted.tables, wanted.seeds):
+                _put(file, item, asdict(outcome))
+                print(f"{item.table}, {item.cell}, {item.seed}")
     elif wanted.what == "write":
         write(wanted.outcomes, wanted.folder)
     else:

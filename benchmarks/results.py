@@ -31,6 +31,7 @@ from cloister.studies.papers.outcomes import Outcome, Row
 from cloister.studies.papers.scale import scale_of
 from cloister.studies.results import read_results
 from cloister.studies.statistics import summary
+from paper_tables import PLACEMENT
 from result_text import table, words
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -75,7 +76,7 @@ def tested_before(known: Record | None, settings: Record) -> list[float]:
 
 def _computed(settings: Record) -> Record:
     """What a score depends on, but for rounding."""
-    return {key: value for key, value in settings.items() if key not in (*_PLACEMENT, "tuned")}
+    return {key: value for key, value in settings.items() if key not in (*PLACEMENT, "tuned")}
 
 
 def take_papers(folders: Sequence[Path]) -> None:
@@ -123,12 +124,9 @@ def _place(cell: Record) -> tuple[str, str]:
     return cell["cell"], cell["quantity"]
 
 
-_PLACEMENT = ("device", "engine", "memory", "precision")
-
-
 def _setting(cell: Record) -> Record:
     """What a cell's result depends on, but for rounding."""
-    return {key: value for key, value in cell["settings"].items() if key not in _PLACEMENT}
+    return {key: value for key, value in cell["settings"].items() if key not in PLACEMENT}
 
 
 def _judge(found: Record) -> None:

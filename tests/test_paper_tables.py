@@ -69,3 +69,22 @@ def test_what_is_missing_is_a_queue_of_what_was_not_run(tables, tmp_path, monkey
     assert with_both == [("DP-Fed", 0), *((cell, 1) for cell in everything if cell != there["cells"][0]["cell"])]
     (tmp_path / f"{name}.json").unlink()
     assert [item.cell for item in tables.items_of(tomllib.loads(tables.missing([name])))] == everything
+
+
+def test_a_run_that_another_table_has_need_not_be_run_again(tables, tmp_path, monkeypatch):
+    """Ten clients and one local epoch in each of 20 rounds stand in Tables 4 and 5; other settings are other runs."""
+    (item,) = tables.items_of({"cells": [{"name": "pfl-table4-cifar10", "rows": ["PFL*7.53*CNN+TS*(1, 20)"]}]})
+    (cell,) = tables.plan_of(item.table, {}, None, item.cell).cells
+    run = {key: value for key, value in asdict(outcome(41.16)).items() if key != "lines"}
+    settings = {**cell.keys, "device": "cuda", "engine": "graphed"}
+    monkeypatch.setattr(tables, "PAPERS", tmp_path)
+
+    def kept(**other):
+        there = {"cells": [{"cell": item.cell, "settings": {**settings, **other}, "runs": {"3": run}}]}
+        (tmp_path / f"{item.table}.json").write_text(json.dumps(there))
+        return list(tables.same(["pfl-table4-cifar10", "pfl-table5"], [2, 3]))
+
+    ((same, found),) = kept()
+    assert (same.table, same.cell, same.seed) == ("pfl-table5", "PFL CIFAR-10, clients 10, model CNN+TS", 3)
+    assert found == outcome(41.16)
+    assert kept(lr=0.1) == []
