@@ -43,6 +43,19 @@ def test_a_sample_does_not_depend_on_its_neighbors():
     np.testing.assert_allclose(scatter(COLOR[::-1]), whole[::-1], rtol=1e-5, atol=1e-4)
 
 
+def test_batches_side_by_side_give_the_same_bits_and_leave_torch_as_it_was():
+    before = torch.get_num_threads()
+    images = np.concatenate([GRAY] * 20)
+    try:
+        torch.set_num_threads(1)
+        alone = scatter(images, batch_size=3)
+        torch.set_num_threads(3)
+        np.testing.assert_array_equal(scatter(images, batch_size=3), alone)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_tensors_arrays_and_read_only_memory_give_the_same():
     frozen = GRAY.copy()
     frozen.setflags(write=False)
