@@ -87,6 +87,7 @@ def test_values_lie_within_their_range_and_go_by_logarithms_where_it_is_wide():
     [
         ({}, "something to search"),
         ({"epsilon": "1..2"}, "fix it"),
+        ({"noise_multiplier": "1,2"}, "fix epsilon"),
         ({"seed": "1,2"}, "lucky seed"),
         ({"clip_norm": "1..0.5"}, "smaller to a larger"),
         ({"clip_norm": "1..x"}, "two numbers"),
@@ -103,6 +104,16 @@ def test_values_lie_within_their_range_and_go_by_logarithms_where_it_is_wide():
 def test_what_cannot_be_searched_is_refused(searched, words):
     with pytest.raises(CloisterError, match=words):
         space_of(introspected(), KEYS, searched)
+
+
+def test_noise_is_searched_under_a_budget_that_is_fixed():
+    """Where it begins and falls, or buys steps; on private data all trials have the noise that the price is of."""
+    keys = {**KEYS, "method": "adap_dp_fl", "threshold": "fixed", "clip_norm": 1.0, "epsilon": 2.0}
+    keys.pop("noise_multiplier")
+    space = space_of(introspected(), keys, {"noise_multiplier": "1.5,2", "noise_decay": "0.9,0.99"})
+    assert space["noise_multiplier"] == Choice((1.5, 2.0))
+    with pytest.raises(CloisterError, match="leave it out"):
+        cl.tune({**KEYS, "epsilon": 2.0}, {"noise_multiplier": [1.0, 2.0]}, on="private", trials=2, task=digits_of(10))
 
 
 def test_whoever_does_not_say_on_which_data_is_told_the_three_choices():

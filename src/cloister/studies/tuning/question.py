@@ -55,6 +55,8 @@ class Question:
             )
         if on == "private":
             expect(found.seeds == 1, "one seed in every private trial", found.seeds, "every further run would cost")
+            noisy = "noise_multiplier" in found.space
+            expect(not noisy, "noise that follows from epsilon", "noise_multiplier to be searched", "leave it out")
         found.values_with(first_of(found.space))
         return found
 

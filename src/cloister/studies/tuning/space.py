@@ -135,8 +135,11 @@ def space_of(catalogue: Catalogue, values: Mapping[str, Any], searched: Mapping[
         )
     keys = _keys(catalogue, {name: one for name, one in values.items() if name not in searched}, searched)
     space: Space = {}
+    budgeted = values.get("epsilon") is not None and "epsilon" not in searched
     for name, what in searched.items():
-        expect(name not in _NEVER, "keys that a method is better or worse with", name, _NEVER.get(name, ""))
+        # Under a budget that is fixed more noise buys more steps, or is where noise that falls begins.
+        open_question = name not in _NEVER or (name == "noise_multiplier" and budgeted)
+        expect(open_question, "keys that a method is better or worse with", name, _NEVER.get(name, ""))
         space[name] = _dimension(name, what, keys.get(name))
     return space
 
