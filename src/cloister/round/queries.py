@@ -133,7 +133,7 @@ def contribution(
     total: Tensor | None = None
     for client in clients:
         own = _second_moments(query, population, range(client, client + 1)) if sums is None else sums[client]
-        noise = _own_noise(fed, query, client, clients, counted)
+        noise = _own_noise(fed, query, client, counted)
         grid = grid_for(fed, query)
         if noise and grid is not None:
             wider = 1.0
@@ -193,7 +193,7 @@ def closed(
             total = total + noise * fed.streams.protective_normal(total, query.name, round, SERVER)
         return QueryAnswer(total / everybody, noise / everybody)
     samples = max(float(sum(sizes[client] for client in clients)), 1.0)
-    variance = sum(_own_noise(fed, query, client, clients, counted) ** 2 for client in clients)
+    variance = sum(_own_noise(fed, query, client, counted) ** 2 for client in clients)
     return QueryAnswer(total / samples, float(variance) ** 0.5 / samples)
 
 
@@ -230,14 +230,13 @@ def _each_on_grid(vectors: Tensor, grid: float) -> Tensor:
     return placed
 
 
-def _own_noise(fed: Federation, query: Query, client: int, clients: Sequence[int], counted: int) -> float:
+def _own_noise(fed: Federation, query: Query, client: int, counted: int) -> float:
     """The deviation of the noise that a client adds, where samples are protected: all that covers its own, or a share
-    of what covers whoever needs most."""
+    of what covers whoever needs most. That may be a client whose samples are at another node."""
     honest = fed.method.mechanism.honest_fraction
     if honest is None:
         return query.noise_of(client)
-    most = max(query.noise_of(one) for one in clients)
-    return most / math.sqrt(honest * counted)
+    return max(query.noise_multipliers) / math.sqrt(honest * counted)
 
 
 def _sums(query: Query, population: Population, grid: float | None = None) -> Tensor:
