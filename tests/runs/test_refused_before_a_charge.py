@@ -45,6 +45,17 @@ def test_a_delta_that_promises_nothing_is_refused_unless_somebody_insists(method
     assert any("is not below" in gap for gap in insisted.not_covered)
 
 
+def test_in_a_secure_sum_delta_is_seen_beside_the_samples_of_all_clients():
+    """A sum is about all of them, so that one of all is what a mechanism could publish whole."""
+    task, delta = toy_task((12, 10, 10)), 1 / 20
+    summed = cl.methods.pfl(clip_norm=0.5, batch_size=8, noise_multiplier=4.0, trust="sum")
+    for method, words in ((SAMPLES, False), (summed, True)):
+        certificate = go(method, task, delta=delta, rounds=1, cohort=cl.full()).certificate
+        assert any("is not below 1/32" in gap for gap in certificate.not_covered) is words
+        planned = dict(plan_summary(cl.plan(method, cohort=cl.full(), task=task, rounds=1, delta=delta)))["delta"]
+        assert planned.startswith("weak") is words
+
+
 def test_without_noise_there_is_no_delta_to_refuse():
     go(cl.methods.fedavg(local_steps=1), delta=0.9, rounds=1)
 

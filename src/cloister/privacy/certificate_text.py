@@ -85,7 +85,8 @@ def not_covered(
         gaps.append(
             "a client as a whole: what is protected is any ONE of its samples; what all of them have in common is not"
         )
-    many = max(task.sizes or [0]) if samples else task.clients
+    summed = description.method.mechanism.settings.get("trust") == "sum"
+    many = exposed(task.sizes or [0], summed) if samples else task.clients
     if large_delta(delta, many):
         gaps.append(
             f"delta {delta:g} is not below 1/{many}: a mechanism that publishes one random "
@@ -146,6 +147,11 @@ def _of_the_data(task: TaskDescription, samples: bool) -> list[str]:
             "show in the shape of the model; classes = ... declares it"
         )
     return gaps
+
+
+def exposed(sizes: Sequence[int], summed: bool) -> int:
+    """How many samples one release is about: those of the largest client or, in a secure sum, of all clients."""
+    return sum(sizes) if summed else max(sizes)
 
 
 def large_delta(delta: float, units: int) -> bool:

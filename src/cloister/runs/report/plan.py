@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloister.privacy.certificate import STRICT_DELTA
-from cloister.privacy.certificate_text import large_delta, round_up
+from cloister.privacy.certificate_text import exposed, large_delta, round_up
 from cloister.runs.planned import ClientPlan, Plan
 from cloister.runs.report.style import line_colors, new_figure, new_table
 
@@ -113,10 +113,13 @@ def _signal(plan: Plan) -> str:
 
 
 def delta_means(plan: Plan) -> str:
-    """What delta promises to so many units: to all clients, or to the samples of the largest client."""
-    units = max(plan.terms.sizes) if plan.protects_samples else plan.clients
-    one, many = ("sample", "samples of the largest client") if plan.protects_samples else ("client", "clients")
-    exposed = plan.delta * units
+    """What delta promises to so many units: to all clients, or to the samples of the largest client (of all clients, in
+    a secure sum)."""
+    summed = plan.method.mechanism.settings.get("trust") == "sum"
+    units = exposed(plan.terms.sizes, summed) if plan.protects_samples else plan.clients
+    whose = "all clients" if summed else "the largest client"
+    one, many = ("sample", f"samples of {whose}") if plan.protects_samples else ("client", "clients")
+    chance = plan.delta * units
     if large_delta(plan.delta, units):
         return (
             f"weak: delta {plan.delta:g} is not below 1/{units} = {1 / units:g}, and publishing one random {one}"
@@ -125,7 +128,7 @@ def delta_means(plan: Plan) -> str:
         )
     return (
         f"the guarantee may fail with probability {plan.delta:g} for a {one}; times {units} {many} that "
-        f"is {exposed:.2g}" + (", which is a lot: choose a smaller delta" if exposed > 0.1 else "")
+        f"is {chance:.2g}" + (", which is a lot: choose a smaller delta" if chance > 0.1 else "")
     )
 
 
