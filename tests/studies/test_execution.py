@@ -152,6 +152,13 @@ def test_as_many_jobs_as_cores_and_memory_allow(monkeypatch):
     assert 0 < resources.fitting([10, 1, 1], 14) < 3, "the largest may come together"
 
 
+def test_data_are_let_go_of_until_a_run_starts():
+    """A sweep over fifty partitions would hold fifty data sets, in the process that starts the others."""
+    cells = planned(RUN, {"split_seed": list(range(9))})
+    assert all(cell.experiment.task is None for cell in cells)
+    assert all(cell.experiment.data_bytes > 1797 * 64 for cell in cells)
+
+
 def test_processes_that_ask_at_once_choose_the_same_engine(monkeypatch):
     measured = []
 

@@ -32,11 +32,8 @@ class Experiment:
     start: Callable[..., Any]
     task: data.Task | None = None
     """What it learns from, where that was loaded already."""
-
-    @property
-    def data_bytes(self) -> int:
-        """What its samples take in memory, as far as that is known."""
-        return 0 if self.task is None else size_of(self.task)
+    data_bytes: int = 0
+    """What its samples take in memory, as far as that is known."""
 
     @property
     def toml(self) -> str:
@@ -64,7 +61,7 @@ def build(values: Mapping[str, Any], tasks: TaskCache | None = None, task: data.
         model=ModelSource(parts.chosen["model"], parts.arguments("model", shape=task.shape, classes=task.outputs)),
         **{key.name: parts.resolved[key.name] for key in run_keys if key.name in parts.resolved},
     )
-    return Experiment(parts.resolved, start, task)
+    return Experiment(parts.resolved, start, task, size_of(task))
 
 
 def build_task(values: Mapping[str, Any]) -> tuple[data.Task, str]:

@@ -55,7 +55,7 @@ class Cell:
 def experiment_of(values: Mapping[str, Any], tasks: TaskCache) -> Experiment:
     """A run whose keys were checked and whose data are let go of until it starts: a study may have many of them."""
     made = build(values, tasks)
-    return replace(made, start=partial(_start, made.values, tasks))
+    return replace(made, start=partial(_start, made.values, tasks), task=None)
 
 
 def _start(values: Mapping[str, Any], tasks: TaskCache, **options: Any) -> Any:
