@@ -13,8 +13,10 @@ import pytest
 from scipy import stats
 
 import cloister as cl
+from cloister.cli.output import print_whole
 from cloister.errors import CloisterError
 from cloister.runs.folder import RunFolder
+from cloister.runs.report import comparison_scores_table
 from cloister.studies.compare import Comparison
 from cloister.studies.plots import comparison_plot
 from cloister.studies.ranking_text import cautions, ranking_text
@@ -134,6 +136,16 @@ def test_no_text_breaks_latex(comparison):
     assert second.startswith("{}[x] é & ")
 
 
+def test_tables_on_a_terminal_show_brackets_and_whole_numbers(comparison, monkeypatch, capsys):
+    """[f1, auroc] was taken for markup, and a long name broke 0.123 into 0.12 and 3."""
+    monkeypatch.setenv("COLUMNS", "60")
+    run = replace(comparison.results[6], swept={"metrics": ["f1", "auroc"], "alpha": 0.1, "partition": "dirichlet"})
+    print_whole(comparison_scores_table([run]))
+    shown = capsys.readouterr().out
+    assert "dp_fedavg metrics=[f1, auroc] alpha=0.1 partition=dirichlet " in shown
+    assert f" {run.score:.3f} " in shown
+
+
 def test_seeds_that_are_not_the_same_for_all_are_shown(comparison):
     rows = rows_of(comparison.results[:-1])
     assert "| 0 1 |" in table(rows)
@@ -141,6 +153,9 @@ def test_seeds_that_are_not_the_same_for_all_are_shown(comparison):
     others = [replace(run, adjacency="replace one client") for run in comparison.results[-3:]]
     assert "not about the same neighbors for all" in adjacencies(rows_of([*comparison.results[:12], *others]))
     assert adjacencies(comparison.rows) is None
+    swept = [run for run in comparison.results if run.label == "dp_fedavg"]
+    of_two = adjacencies(rows_of([*swept[:3], *(replace(run, adjacency="replace one client") for run in swept[3:])]))
+    assert "; dp_fedavg lr=1.0: replace one client" in of_two, "the rows, and not twice the method"
 
 
 def test_paired_comparisons_and_rankings_rest_on_the_runs(comparison):

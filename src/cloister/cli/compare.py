@@ -12,7 +12,7 @@ from cloister.cli.output import (
     file_and_words,
     interruptible,
     new_folder,
-    print_table,
+    print_whole,
     program,
     say,
     say_wrapped,
@@ -93,10 +93,10 @@ def _show(comparison: Comparison) -> None:
     rows = comparison.rows
     if not rows:
         return
-    print_table(rich_table(rows))
+    print_whole(rich_table(rows))
     if len(comparison.results) <= _MOST_LISTED:
         say("")
-        print_table(report.comparison_scores_table(comparison.results))
+        print_whole(report.comparison_scores_table(comparison.results))
     swept = list(dict.fromkeys(key for row in rows for key in row.swept if key not in _NOT_CHOSEN))
     say_wrapped(ranking_text(comparison.ranking(), swept=swept))
     say_wrapped(cautions(rows))

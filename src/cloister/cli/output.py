@@ -117,6 +117,16 @@ def print_table(table: Any) -> None:
     stdout().print(table)
 
 
+def print_whole(table: Any) -> None:
+    """In lines as long as it takes: broken numbers cannot be read."""
+    from rich.measure import Measurement
+
+    console = stdout()
+    needed = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+    console.width = max(console.width, needed)
+    console.print(table, crop=False)
+
+
 @contextmanager
 def working(what: str) -> Iterator[None]:
     from rich.console import Console

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cloister.cli.output import interruptible, print_table, program, say, say_wrapped
+from cloister.cli.output import interruptible, print_table, print_whole, program, say, say_wrapped
 from cloister.errors import CloisterError, expect
 
 
@@ -53,7 +53,7 @@ def reproduce(
         finally:  # also of what there is when it is interrupted, which is said last
             if path.is_dir():
                 result = plan.found(path)
-                _print_whole(result.terminal())
+                print_whole(result.terminal())
                 for note in result.notes():
                     say_wrapped(f"\n{note}")
     say(f"\nkept in {path}: reproduce.md, reproduce.csv, reproduce.json, curves.csv")
@@ -78,16 +78,6 @@ def _list() -> None:
         table.add_row(name, title)
     print_table(table)
     say(f"\nOne of them on a CPU, in seconds, without data files: {program()} reproduce NAME --scale tiny")
-
-
-def _print_whole(table: Any) -> None:
-    """In lines as long as it takes: broken numbers cannot be read."""
-    from rich.console import Console
-    from rich.measure import Measurement
-
-    console = Console()
-    needed = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
-    Console(width=max(console.width, needed)).print(table, crop=False)
 
 
 def _show_cells(plan: Any) -> None:

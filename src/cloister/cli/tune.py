@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloister.cli import interrupts
-from cloister.cli.output import file_and_words, new_folder, print_table, program, say
+from cloister.cli.output import file_and_words, new_folder, print_whole, program, say
 
 if TYPE_CHECKING:
     from cloister.runs.progress_line import ProgressLine
@@ -114,7 +114,7 @@ def _show(found: Tuned, path: Path) -> None:
             spread = ["-" if one.spread is None else f"{one.spread:.4f}"] if spreads else []
             score = "failed" if one.score is None else f"{one.score:.4f}"
             table.add_row(str(one.number + 1), *(shown(one.settings[key]) for key in keys), score, *spread)
-        print_table(table)
+        print_whole(table)
         if found.importance:
             shares = ", ".join(f"{name} {share:.0%}" for name, share in found.importance.items())
             say(f"\nof the variation of the score: {shares}")

@@ -109,7 +109,7 @@ def adjacencies(rows: Sequence[Row]) -> str | None:
     labels: dict[str, dict[str, None]] = {}
     for row in rows:
         for run in row.runs if row.private else ():
-            labels.setdefault(run.adjacency, {})[row.label] = None
+            labels.setdefault(run.adjacency, {})[row.series] = None
     if len(labels) < 2:
         return None
     parts = [f"{', '.join(own)}: {adjacency}" for adjacency, own in labels.items()]
@@ -154,12 +154,10 @@ def _interval(row: Row) -> str:
 
 
 def _rich(heads: Sequence[str], cells: Sequence[Sequence[str]], caption: str | None = None) -> Table:
-    from rich.text import Text
-
     made = new_table(*heads)
     made.columns[0].no_wrap = True
     for row in cells:
-        made.add_row(*map(Text, row))  # brackets are no markup
+        made.add_row(*row)
     made.caption = caption
     return made
 

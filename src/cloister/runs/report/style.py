@@ -28,9 +28,9 @@ def expect_plot(path: Path) -> None:
 
 
 def new_table(*columns: str) -> Table:
-    from rich.table import Table
+    from cloister.runs.report.plain_table import PlainTable
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption_justify="left")
+    table = PlainTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption_justify="left")
     for index, name in enumerate(columns):
         table.add_column(name, justify="right" if index else "left", overflow="fold")
     return table
