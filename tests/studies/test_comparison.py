@@ -15,6 +15,7 @@ from scipy import stats
 import cloister as cl
 from cloister.cli.output import print_whole
 from cloister.errors import CloisterError
+from cloister.privacy.certificate_text import round_up
 from cloister.runs.folder import RunFolder
 from cloister.runs.report import comparison_scores_table
 from cloister.studies.compare import Comparison
@@ -196,6 +197,8 @@ def test_only_rows_with_the_same_guarantee_on_the_same_data_are_ranked_together(
         ({"adjacency": "replace one client: all its data become any others"}, "to replace one"),
         ({"delta": first.delta / 10}, f"delta {first.delta / 10:g}"),
         ({"settings": {"data": "mnist"}}, "data mnist"),
+        ({"settings": {"fraction": 0.3}}, "fraction 0.3"),
+        ({"settings": {"loss": "huber"}, "monitor": "loss"}, "loss huber"),
     ):
         other = [replace(run, label="other", **change) for run in private]
         apart = titles([*runs, *other])
@@ -217,6 +220,18 @@ def test_noise_that_was_chosen_is_ranked_by_the_epsilon_that_came_of_it(comparis
     assert "none are ranked" in ranking_text(groups)
     asked = [replace(run, budgeted=True) for run in [*private, *more]]  # a list, one for each client
     assert [group.title for group in ranked(rows_of(asked))] == ["at epsilons of their own"]
+
+
+def test_noise_that_was_chosen_below_a_budget_is_ranked_by_what_it_spends(tmp_path):
+    """Both have epsilon 4 above them, and one spends a third of what the other does."""
+    keys = {**FILE["shared"], "epsilon": 4.0, "lr": 1.0, "noise_multiplier": [1.0, 2.0], "seed": [0, 1]}
+    found = cl.compare(keys, tmp_path / "runs", jobs=1, progress=False)
+    assert [len(group.order) for group in found.ranking()] == [1, 1]
+    spent = [row.epsilon for row in found.rows]
+    titles = [group.title for group in found.ranking()]
+    assert titles == [f"at epsilon {round_up(one)}" for one in spent]
+    with pytest.raises(CloisterError, match="same guarantee on the same data"):
+        found.paired("dp_fedavg noise_multiplier=1.0", "dp_fedavg noise_multiplier=2.0")
 
 
 def test_other_neighbors_are_another_guarantee_in_tables_rankings_and_pairs(comparison):

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 _MOST_LISTED = 60
 """Runs that are also shown one by one."""
 
-_NOT_CHOSEN = ("epsilon", "delta", "data", "partition", "clients", "fraction", "alpha", "split_seed", "trust", "record")
+_NOT_CHOSEN = (
+    *("epsilon", "delta", "noise_multiplier", "data", "split", "partition", "clients", "fraction", "test_fraction"),
+    *("alpha", "split_seed", "trust", "record"),
+)
 """Keys that say what is asked, and not how well it is done: their best value is no choice by results."""
 
 

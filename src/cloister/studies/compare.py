@@ -82,7 +82,8 @@ class Comparison:
         try:
             for cell, folder in run_cells(self.cells, self.folder, jobs, threads=threads, **options):
                 settings = self.settings[series_name(cell.label, cell.swept)]
-                found = compared(cell.label, cell.epsilon, folder, settings, cell.swept)
+                chosen = cell.experiment.values.get("noise_multiplier") is not None
+                found = compared(cell.label, cell.epsilon, folder, settings, cell.swept, chosen)
                 self._found[cell.folder] = found
                 yield cell, found
         except CellsFailed as error:

@@ -24,7 +24,8 @@ def ranking_text(groups: Sequence[Group], confidence: float = 0.95, swept: Seque
     several = [group for group in groups if len(group.order) > 1]
     if not several:
         alone = len(groups) > 1
-        return "\nNo two rows promise the same on the same data, so that none are ranked." if alone else ""
+        words = "\nNo two rows promise the same on the same data by the same metric, so that none are ranked."
+        return words if alone else ""
     if all(one.about.n < 2 for group in several for one in group.order):
         return (
             "\nOne seed: whether a difference is more than chance cannot be told. With seed=[0,1,2,3,4] methods are "

@@ -114,7 +114,7 @@ def row_values(row: Row) -> dict[str, Any]:
 
 
 def _cell_values(cell: Cell, run: Compared) -> dict[str, Any]:
-    known = {name: value for name, value in vars(run).items() if name not in ("settings", "budgeted")}
+    known = {name: value for name, value in vars(run).items() if name not in ("settings", "budgeted", "noise_chosen")}
     return {"folder": cell.folder, **known, "values": dict(cell.experiment.values)}
 
 

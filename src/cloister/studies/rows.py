@@ -9,8 +9,11 @@ from typing import Any
 
 from cloister.privacy.certificate_text import round_up
 from cloister.runs.metric_text import SHARES, SMALLER_IS_BETTER
-from cloister.runs.report.comparison import Compared, neighbors_in_short, series_name
+from cloister.runs.report.comparison import Compared, in_a_table, neighbors_in_short, series_name
 from cloister.studies.statistics import Ranked, Scores, Summary, ranking, summary
+
+_TESTED = ("data", "split", "fraction", "test_fraction", "test_file")
+"""Keys that say on which samples a run is tested."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,9 @@ def alike(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
 
 def _title(row: Row, unit: bool, delta: bool, neighbors: bool) -> str:
     """What a group has in common, as far as others in the study have something else."""
-    data = row.runs[0].settings.get("data")
+    settings = row.runs[0].settings
+    keys = (*_TESTED, "loss") if row.monitor == "loss" else _TESTED
+    tested = [f"{key} {in_a_table(settings[key])}" for key in keys if settings.get(key) is not None]
     parts = [_guarantee(row)]
     if row.private and delta:
         parts.append(f"delta {row.delta:g}")
@@ -140,7 +145,7 @@ def _title(row: Row, unit: bool, delta: bool, neighbors: bool) -> str:
         parts.append(f"for one {row.runs[0].unit}")
     if row.private and neighbors:
         parts.append(f"to {_kind(row)}")
-    return ", ".join([*parts, *([] if data is None else [f"data {data}"])])
+    return ", ".join([*parts, *tested])
 
 
 def _kind(row: Row) -> str:
@@ -151,10 +156,12 @@ def _kind(row: Row) -> str:
 def _guarantee(row: Row) -> str:
     if not row.private:
         return "without privacy"
+    first, spent = row.runs[0], f"at epsilon {round_up(row.epsilon)}"
+    if first.noise_chosen:  # every row has the epsilon that came of it, whatever budget is above it
+        return spent
     if row.target is not None:
         return f"at epsilon {row.target:g}"
     asked = row.swept.get("epsilon")
     if asked is not None:
         return f"at epsilons {asked}"
-    # Where noise was chosen and not a budget, every row has the epsilon that came of it.
-    return "at epsilons of their own" if row.runs[0].budgeted else f"at epsilon {round_up(row.epsilon)}"
+    return "at epsilons of their own" if first.budgeted else spent

@@ -51,6 +51,8 @@ class Compared:
     """Whom epsilon protects: a client or a sample; empty without a guarantee."""
     budgeted: bool = False
     """Whether an epsilon was asked for, be it one for each client."""
+    noise_chosen: bool = False
+    """Whether its noise was given, and not derived from a budget: epsilon is then what came of it."""
     nonfinite: float = 0.0
     """The share of its updates that were not finite, and counted as zero."""
     swept: Mapping[str, Any] = field(default_factory=dict)
@@ -96,6 +98,7 @@ def compared(
     folder: RunFolder,
     settings: Mapping[str, Any],
     swept: Mapping[str, Any] | None = None,
+    noise_chosen: bool = False,
 ) -> Compared:
     """A run as its folder tells."""
     certificate, lines = folder.certificate(), folder.metrics()
@@ -120,6 +123,7 @@ def compared(
         unit="" if certificate.prices[0].epsilon_pld is None else str(certificate.unit),
         nonfinite=nonfinite_share(lines),
         budgeted=bool(folder.description().budgets),
+        noise_chosen=noise_chosen,
         swept=swept or {},
         seed=folder.description().seed,
     )
