@@ -38,6 +38,8 @@ RESULTS = (
 )
 """What is written beside the runs; the last by earlier versions."""
 
+_ELSEWHERE = "choose another --folder, or leave it out"
+
 
 class CellsFailed(CloisterError):
     """Some runs of a study failed; the others are complete."""
@@ -192,9 +194,8 @@ def expect_own(folder: Path, cells: Sequence[Cell], beside: Sequence[str] = ()) 
     expect(bool(cells), "at least one run", "none", "name some methods, and epsilons = [8.0, 2.0] on top")
     if not folder.exists():
         return
-    remedy = "choose another --folder, or leave it out"
     if not folder.is_dir():
-        raise CloisterError(f"Expected a new folder, found that {folder} is a file: {remedy}.")
+        raise CloisterError(f"Expected a new folder, found that {folder} is a file: {_ELSEWHERE}.")
     names = {cell.folder: cell for cell in cells}
     # A run that was killed while its folder was laid out leaves a draft, which is in nobody's way.
     draft = re.compile(r"\.(?P<name>.+)\.[0-9a-f]+(\.cloister-draft)?")
@@ -204,14 +205,20 @@ def expect_own(folder: Path, cells: Sequence[Cell], beside: Sequence[str] = ()) 
             continue
         is_run = (path / "config.toml").is_file()
         if path.name not in names or not is_run:
-            also = "ask for that run, too, or " if is_run else ""
+            remedy = ("ask for that run, too, or " if is_run else "") + _ELSEWHERE
             raise CloisterError(
-                f"Expected a new folder, or one with these runs alone, found {path.name} in {folder}: {also}{remedy}."
+                f"Expected a new folder, or one with these runs alone, found {path.name} in {folder}: {remedy}."
             )
-        before, now = (path / "config.toml").read_text(), names[path.name].experiment.toml
-        if before != now:
-            was, found = _differences(before, now)
-            raise CloisterError(f"Expected the settings with which {path} was run{was}, found {found}: {remedy}.")
+        expect_settings(path, names[path.name].experiment.toml)
+
+
+def expect_settings(path: Path, now: str) -> None:
+    """Refuse a run's folder whose settings are not these, and name those that differ."""
+    config = path / "config.toml"
+    before = config.read_text() if config.is_file() else ""
+    if before != now:
+        was, found = _differences(before, now) if before else ("", "none")
+        raise CloisterError(f"Expected the settings with which {path} was run{was}, found {found}: {_ELSEWHERE}.")
 
 
 def _differences(before: str, now: str) -> tuple[str, str]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cloister.errors import CloisterError, expect
+from cloister.errors import expect
 from cloister.runs.files import write_atomically
 from cloister.runs.folder import RunFolder
 from cloister.runs.task_cache import TaskCache
 from cloister.studies.cells import Cell, folder_name
-from cloister.studies.execution import run_cells
+from cloister.studies.execution import expect_settings, run_cells
 from cloister.studies.papers.cells import PaperCell, cells_of
 from cloister.studies.papers.files import PaperFile, find, read
 from cloister.studies.papers.outcomes import Outcome, outcome_of, rows_of
@@ -135,12 +135,7 @@ def _runs(folder: Path, cell: PaperCell) -> dict[int, RunFolder]:
     """Those of a cell, by seed. One with other settings (another epsilon, say) is none of them, whatever its name."""
     found = _folders(folder, cell)
     for seed, path in found.items():
-        config = path / "config.toml"
-        if not config.is_file() or config.read_text() != cell.experiment(seed).toml:
-            raise CloisterError(
-                f"Expected the settings with which {path} was run, found others: choose another --folder, or leave it "
-                "out."
-            )
+        expect_settings(path, cell.experiment(seed).toml)
     return {seed: RunFolder.open(path) for seed, path in found.items()}
 
 
