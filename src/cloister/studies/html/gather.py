@@ -155,10 +155,7 @@ def gather(paths: Sequence[Path]) -> Study:
 
 def study_of(found: Sequence[tuple[Found, RunData]], ranked: Sequence[Mapping[str, Any]] = ()) -> Study:
     """Runs that were read, those together that differ only in their seed."""
-    by_setting: dict[str, list[tuple[Found, RunData]]] = {}
-    for one, run in found:
-        by_setting.setdefault(json_hash([one.label, setting_of(run)]), []).append((one, run))
-    members = list(by_setting.values())
+    members = _together(found)
     labels = _labels(members)
     more = [own[0][0].more for own in members]
     groups = [
@@ -166,6 +163,20 @@ def study_of(found: Sequence[tuple[Found, RunData]], ranked: Sequence[Mapping[st
         for label, own, columns in zip(labels, _runs(members), more, strict=True)
     ]
     return Study(tuple(_in_order(groups)), tuple(ranked))
+
+
+def _together(found: Sequence[tuple[Found, RunData]]) -> list[list[tuple[Found, RunData]]]:
+    """Runs of one setting, of each seed one: a second run of a seed has the same draws, and says nothing about spread.
+
+    It stands by itself. Where randomness is secure, there is no seed to have in common."""
+    by_setting: dict[str, list[tuple[Found, RunData]]] = {}
+    times: dict[str, int] = {}
+    for one, run in found:
+        same = json_hash([one.label, setting_of(run)])
+        drawn = f"{same} {run.path if run.description.secure_rng else run.description.seed}"
+        times[drawn] = times.get(drawn, 0) + 1
+        by_setting.setdefault(f"{same} {times[drawn]}", []).append((one, run))
+    return list(by_setting.values())
 
 
 def _in_order(groups: Sequence[Group]) -> list[Group]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cloister.privacy.certificate_text import round_up
 from cloister.runs.communication import in_words
-from cloister.runs.metric_text import figure
+from cloister.runs.metric_text import SMALLER_IS_BETTER, figure
 from cloister.runs.recorded import MARK
 from cloister.runs.report.comparison import in_a_table
 from cloister.runs.scores import nonfinite_share
@@ -140,20 +140,31 @@ def ranking(found: Mapping[str, Any]) -> Table | None:
 
     None of a single row: it is the best of nothing."""
     order = [one for one in found.get("order") or () if isinstance(one, Mapping)]
+    smaller = found.get("metric") in SMALLER_IS_BETTER
     rows = [
         (
             str(one.get("name")),
             _number(one.get("mean")),
             str(one.get("verdict")),
-            _number(one.get("difference")),
-            "-" if one.get("low") is None else f"{_number(one['low'])} to {_number(one.get('high'))}",
+            _number(_behind(one, smaller, "difference")),
+            _interval(_behind(one, smaller, "low"), _behind(one, smaller, "high")),
             _number(one.get("adjusted_p")),
         )
         for one in order
     ]
     title = f"{found.get('title', '')} ({found.get('metric', 'score')})"
-    head = (title, "mean", "verdict", "distance from the best", "95 % interval", "adjusted p")
+    head = (title, "mean", "verdict", "behind the best", "95 % interval", "adjusted p")
     return Table(head, tuple(rows), numbers=frozenset({1, 3, 4, 5})) if len(rows) > 1 else None
+
+
+def _behind(one: Mapping[str, Any], smaller: bool, name: str) -> float | None:
+    """The best minus this one, as the file has it; turned around where smaller is better, so that behind is above 0."""
+    value = one.get({"low": "high", "high": "low"}.get(name, name) if smaller else name)
+    return None if value is None else -value if smaller else value
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "-" if low is None else f"{_number(low)} to {_number(high)}"
 
 
 def _number(value: Any) -> str:
