@@ -27,7 +27,7 @@ KEYS = {
 
 def test_a_seed_counts_once_however_many_folders_hold_it(tmp_path):
     """A run and its copy, or the same run with and without measurements, had a spread of 0 over "2 seeds"."""
-    for name, more in (("a", {}), ("b", {"seed": 1}), ("c", {"record": ["norms"]})):
+    for name, more in (("a", {}), ("b", {"seed": 1, "checkpoint_every": 5}), ("c", {"record": ["norms"]})):
         experiment = build({**KEYS, **more})
         experiment.start(folder=tmp_path / name, config=experiment.toml, progress=False)
     found = gather.gather([tmp_path])
@@ -35,6 +35,16 @@ def test_a_seed_counts_once_however_many_folders_hold_it(tmp_path):
     assert len({group.name for group in found.groups}) == 2
     assert [len(group.scores) for group in found.groups] == [2, 1]
     assert cl.report(tmp_path, tmp_path / "page.html", labels=False).is_file()
+
+
+def test_noise_that_was_chosen_stands_at_what_it_spends(tmp_path):
+    """Below one budget of epsilon 8, a run of epsilon 2 stood beside one of epsilon 1 as if at equal epsilon."""
+    for noise in (1.0, 2.0):
+        experiment = build({**KEYS, "noise_multiplier": noise})
+        experiment.start(folder=tmp_path / str(noise), config=experiment.toml, progress=False)
+    found = gather.gather([tmp_path])
+    assert [group.epsilon for group in found.groups] == [group.spent for group in found.groups]
+    assert len(found.levels) == 2
 
 
 def test_runs_with_secure_randomness_have_no_seed_in_common(monkeypatch):

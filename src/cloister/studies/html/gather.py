@@ -26,7 +26,7 @@ from cloister.studies.html.landscape_file import Landscape, read_landscape
 ByRound = dict[int, float]
 """One number over the rounds of a run."""
 
-WITHOUT_EFFECT = ("seed", "record", "log", "engine", "device")
+WITHOUT_EFFECT = ("seed", "record", "log", "engine", "device", "memory", "checkpoint_every")
 """Keys in which runs of one group may differ: the seed, and what changes nothing that is learned."""
 _NOT_IN_LABELS = (*WITHOUT_EFFECT, "method", "epsilon", "noise_multiplier")
 
@@ -238,7 +238,7 @@ def setting_of(run: RunData) -> dict[str, Any]:
 
 
 def _level(runs: Sequence[RunData]) -> float | None:
-    """The epsilon that was asked for, where one was; else what was spent."""
+    """The epsilon that was asked for, where noise follows from it; else what was spent."""
     certificates = [run.certificate for run in runs]
     if not all(one.private and math.isfinite(one.epsilon) for one in certificates):
         return None
@@ -246,6 +246,8 @@ def _level(runs: Sequence[RunData]) -> float | None:
     budget = certificates[0].budget
     aimed = asked if isinstance(asked, (int, float)) else budget["epsilon"] if budget else None
     spent = max(one.epsilon for one in certificates)
+    if runs[0].keys.get("noise_multiplier") is not None:  # the budget above it was not aimed at
+        return spent
     return float(aimed) if aimed is not None and spent <= aimed * (1 + 1e-9) else spent
 
 
