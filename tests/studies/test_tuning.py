@@ -242,3 +242,12 @@ def test_the_command(tmp_path, command):
     assert slip.returncode == 2
     assert "on which data to tune" in slip.stderr
     assert split_words(["metrics=f1,auroc"], introspected()) == ({}, ["metrics=f1,auroc"])
+
+
+@pytest.mark.parametrize("metrics", ["f1,auroc", "[f1, auroc]", ["f1", "auroc"], "f1"])
+def test_metrics_are_named_as_for_a_run(metrics):
+    """Only one name was taken on the command line of a tuning, and a list of a run's file."""
+    assert (
+        cl.tune({**EXACT, "metrics": metrics}, EXACT_SPACE, on="simulated", trials=1, task=TASK, final=False).metric
+        == "f1"
+    )

@@ -12,6 +12,7 @@ from cloister.errors import CloisterError, expect, expect_count
 from cloister.privacy.description import json_hash
 from cloister.runs.choices import PARTS
 from cloister.runs.config import build, build_task, method_info, parts_of
+from cloister.runs.keys import converted
 from cloister.runs.metric_catalogue import Metric, watched
 from cloister.runs.plan import plan
 from cloister.runs.planned import Plan
@@ -100,8 +101,10 @@ class Question:
 
     def metric(self, task: Task) -> Metric:
         """By which candidates are judged."""
-        metrics, monitor = self.values.get("metrics"), self.values.get("monitor")
-        return watched(task, [metrics] if isinstance(metrics, str) else metrics, monitor).monitor
+        metrics = self.values.get("metrics")
+        if metrics is not None:  # words, as on the command line: metrics=f1,auroc
+            metrics = converted(next(key for key in introspected().run if key.name == "metrics"), metrics)
+        return watched(task, metrics, self.values.get("monitor")).monitor
 
     def values_with(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The keys of a run with a candidate's settings; refused where there is no such run."""
