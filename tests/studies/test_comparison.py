@@ -234,6 +234,16 @@ def test_noise_that_was_chosen_below_a_budget_is_ranked_by_what_it_spends(tmp_pa
         found.paired("dp_fedavg noise_multiplier=1.0", "dp_fedavg noise_multiplier=2.0")
 
 
+def test_noise_of_its_own_that_uses_a_budget_up_is_ranked_at_the_budget(comparison):
+    """As of a method whose noise falls until epsilon is spent, beside others that have the same budget."""
+    own = [run for run in comparison.results if run.series == "dp_fedavg lr=1.0"]
+    target = own[0].target
+    assert target is not None
+    for spent, groups in ((0.9993, 1), (0.98, 2)):
+        falls = [replace(run, label="falls", noise_chosen=True, epsilon=spent * target) for run in own]
+        assert len(ranked(rows_of([*own, *falls]))) == groups
+
+
 def test_other_neighbors_are_another_guarantee_in_tables_rankings_and_pairs(comparison):
     own = [run for run in comparison.results if run.series == "dp_fedavg lr=1.0"]
     others = [replace(run, label="other", swept={}, adjacency="replace one client: by any other") for run in own]

@@ -153,11 +153,20 @@ def _kind(row: Row) -> str:
     return "replace one" if row.runs[0].adjacency.startswith("replace") else "add or remove one"
 
 
+def uses_up(spent: float | None, budget: float | None) -> bool:
+    """Whether a run with a noise of its own ended because its budget did, but for a step or so that it could not pay.
+
+    >>> uses_up(1.9993, 2.0), uses_up(0.691, 4.0), uses_up(1.0, None)
+    (True, False, False)
+    """
+    return spent is not None and budget is not None and 0.99 * budget <= spent <= budget
+
+
 def _guarantee(row: Row) -> str:
     if not row.private:
         return "without privacy"
     first, spent = row.runs[0], f"at epsilon {round_up(row.epsilon)}"
-    if first.noise_chosen:  # every row has the epsilon that came of it, whatever budget is above it
+    if first.noise_chosen and not uses_up(row.epsilon, row.target):  # whatever budget is above it
         return spent
     if row.target is not None:
         return f"at epsilon {row.target:g}"

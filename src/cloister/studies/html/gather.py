@@ -22,6 +22,7 @@ from cloister.runs.scores import score_at_epsilon, watched_in
 from cloister.studies.attacks.found import Attacks, read_attacks
 from cloister.studies.html.discover import Found, rankings, run_folders
 from cloister.studies.html.landscape_file import Landscape, read_landscape
+from cloister.studies.rows import uses_up
 
 ByRound = dict[int, float]
 """One number over the rounds of a run."""
@@ -246,7 +247,7 @@ def _level(runs: Sequence[RunData]) -> float | None:
     budget = certificates[0].budget
     aimed = asked if isinstance(asked, (int, float)) else budget["epsilon"] if budget else None
     spent = max(one.epsilon for one in certificates)
-    if runs[0].keys.get("noise_multiplier") is not None:  # the budget above it was not aimed at
+    if runs[0].keys.get("noise_multiplier") is not None and not uses_up(spent, aimed):  # no budget was aimed at
         return spent
     return float(aimed) if aimed is not None and spent <= aimed * (1 + 1e-9) else spent
 
