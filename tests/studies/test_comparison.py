@@ -22,7 +22,7 @@ from cloister.studies.compare import Comparison
 from cloister.studies.plots import comparison_plot
 from cloister.studies.ranking_text import cautions, ranking_text
 from cloister.studies.results import read_results
-from cloister.studies.rows import ranked, rows_of
+from cloister.studies.rows import keys_that_differ, ranked, rows_of
 from cloister.studies.tables import adjacencies, table
 
 FILE = {
@@ -232,6 +232,13 @@ def test_noise_that_was_chosen_below_a_budget_is_ranked_by_what_it_spends(tmp_pa
     assert titles == [f"at epsilon {round_up(one)}" for one in spent]
     with pytest.raises(CloisterError, match="same guarantee on the same data"):
         found.paired("dp_fedavg noise_multiplier=1.0", "dp_fedavg noise_multiplier=2.0")
+
+
+def test_a_list_of_one_value_is_no_choice(comparison):
+    own = [replace(run, swept={**run.swept, "server_lr": 0.1}) for run in comparison.results]
+    assert {"lr", "server_lr"} <= set().union(*(row.swept for row in rows_of(own)))
+    assert "lr" in keys_that_differ(rows_of(own))
+    assert "server_lr" not in keys_that_differ(rows_of(own))
 
 
 def test_noise_of_its_own_that_uses_a_budget_up_is_ranked_at_the_budget(comparison):

@@ -91,6 +91,7 @@ def _show(comparison: Comparison) -> None:
     """What there is so far."""
     from cloister.runs import report
     from cloister.studies.ranking_text import cautions, ranking_text
+    from cloister.studies.rows import keys_that_differ
     from cloister.studies.tables import rich_table
 
     rows = comparison.rows
@@ -100,8 +101,8 @@ def _show(comparison: Comparison) -> None:
     if len(comparison.results) <= _MOST_LISTED:
         say("")
         print_whole(report.comparison_scores_table(comparison.results))
-    swept = list(dict.fromkeys(key for row in rows for key in row.swept if key not in _NOT_CHOSEN))
-    say_wrapped(ranking_text(comparison.ranking(), swept=swept))
+    chosen = [key for key in keys_that_differ(rows) if key not in _NOT_CHOSEN]
+    say_wrapped(ranking_text(comparison.ranking(), swept=chosen))
     say_wrapped(cautions(rows))
     if len(rows) > 1:
         told = [key for key in rows[0].swept if all(key in row.swept for row in rows)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -88,6 +88,12 @@ def rows_of(runs: Iterable[Compared]) -> list[Row]:
 
 def _row_keys(swept: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in swept.items() if key != "seed"}
+
+
+def keys_that_differ(rows: Sequence[Row]) -> list[str]:
+    """Swept keys of which rows have several values: a list of one value leaves nothing to choose."""
+    keys = dict.fromkeys(key for row in rows for key in row.swept)
+    return [key for key in keys if len({repr(row.swept.get(key)) for row in rows}) > 1]
 
 
 @dataclass(frozen=True)
