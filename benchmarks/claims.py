@@ -33,16 +33,17 @@ ALIKE = 1.01
 
 TEXT = """
 The papers' claims, each as a comparison of rows of the paper's own table, run here; and where these have one seed for
-each method, also of a smaller comparison of our own with several
-([mnist-methods-cnn](comparisons/mnist-methods-cnn.md)). The difference is in points of accuracy: a mean over settings
-(such as two epsilons and three networks), with a 95 % interval over seeds; where only some settings have several
-seeds, both are theirs alone, which are named. "In the paper" is the same difference of its printed numbers.
-"Settings" says in how many of all it was above. A claim holds where the interval lies above zero, and does not where
-it lies below. Two seeds make wide intervals, and one seed tells nothing, however many settings it has: runs of a seed
-share the split of the data and the initial model, and where one machine and engine computed them also the noise, so
-that they err together. Each interval stands by itself: of twenty, one misses by chance. Where epsilons differ, the
-column says so, the row above first. What was run is at times less than what the paper ran, or something else, which
-the notes below each table say: such a verdict is about that setting.
+each method, also of smaller comparisons of our own with several
+([mnist-methods-cnn](comparisons/mnist-methods-cnn.md),
+[mnist-samples-cnn](comparisons/mnist-samples-cnn.md)). The difference is in points of accuracy: a mean
+over settings (such as two epsilons and three networks), with a 95 % interval over seeds; where only some settings
+have several seeds, both are theirs alone, which are named. "In the paper" is the same difference of its printed
+numbers. "Settings" says in how many of all it was above. A claim holds where the interval lies above zero, and does
+not where it lies below. Two seeds make wide intervals, and one seed tells nothing, however many settings it has: runs
+of a seed share the split of the data and the initial model, and where one machine and engine computed them also the
+noise, so that they err together. Each interval stands by itself: of twenty, one misses by chance. Where epsilons
+differ, the column says so, the row above first. What was run is at times less than what the paper ran, or something
+else, which the notes below each table say: such a verdict is about that setting.
 """
 
 _TOLD = ("data", "split", "model", "rounds", "local_epochs", "clients")

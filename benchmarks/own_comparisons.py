@@ -92,7 +92,7 @@ def as_table(found: Record) -> Record:
     return {"cells": cells}
 
 
-def page(name: str, title: str, found: Record, baseline: str = "dp_fedavg") -> str:
+def page(name: str, title: str, baseline: str, found: Record) -> str:
     """Rows by epsilon, each beside the baseline and in the ranking."""
     rows = found["rows"]
     verdicts = {one["name"]: one["verdict"] for group in found["ranking"] for one in group["order"]}

@@ -167,7 +167,7 @@ def pages() -> dict[Path, str]:
     """Every page of results/ by its path."""
     papers = {PAPERS / f"{name}.md": paper_page(found) for name, found in _papers().items()}
     own = {
-        OWN / f"{name}.md": own_comparisons.page(name, _OWN[name], found)
+        OWN / f"{name}.md": own_comparisons.page(name, *_OWN[name], found)
         for name, found in own_comparisons.read(OWN).items()
     }
     return {
@@ -183,8 +183,11 @@ _INDEX = """
 What was really run, with settings, seeds, machine, time and the true epsilon in JSON files, and pages that are
 generated from them (`python benchmarks/results.py`).
 """
-_OWN = {"mnist-methods-cnn": "User-level methods at equal epsilon, on MNIST by its writers"}
-"""Titles of comparisons of ours."""
+_OWN = {
+    "mnist-methods-cnn": ("User-level methods at equal epsilon, on MNIST by its writers", "dp_fedavg"),
+    "mnist-samples-cnn": ("Sample-level methods at equal epsilon, on MNIST in label shards", "dp_fl"),
+}
+"""Titles of comparisons of ours, and the row that others stand beside."""
 
 
 def index() -> str:
@@ -197,7 +200,7 @@ def index() -> str:
         "",
         "- [best.md](best.md): the accuracy that recipes of `experiments/best/` reach at a true epsilon",
         "- [what-holds-up.md](what-holds-up.md): the papers' claims one by one",
-        *(f"- [{name}](comparisons/{name}.md): {_OWN[name]}" for name in own_comparisons.read(OWN)),
+        *(f"- [{name}](comparisons/{name}.md): {_OWN[name][0]}" for name in own_comparisons.read(OWN)),
         *run,
     ]
     return "\n".join(text) + "\n"

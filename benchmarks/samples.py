@@ -37,13 +37,14 @@ WORKS = {
     "mnist100": Work(
         "papernot_mnist_cnn", (1, 28, 28), 10, 100, 5, batch_size=64, registered=100, samples=600, lr=0.05
     ),
+    "cifar": Work("papernot_cifar_cnn", (3, 32, 32), 10, 4, 3, batch_size=64, registered=4, samples=5000, lr=0.05),
     "digits": Work("mlp", (64,), 10, cohort=50, steps=5, batch_size=10, registered=50, samples=40, lr=0.05),
     "scatter": Work(
         "scatter_linear", (81, 7, 7), 10, 10, 10, batch_size=64, registered=10, samples=640, lr=0.05, pixels=False
     ),
 }
 WORKS["linear"] = replace(WORKS["scatter"], model="logistic", shape=(3969,))  # on features that were normalized before
-BARS = {"cpu": {"mnist": 1.3, "digits": 15.0, "scatter": 6.0, "linear": 6.0}, "cuda": {"mnist100": 60.0}}
+BARS = {"cpu": {"mnist": 1.3, "cifar": 1.3, "digits": 15.0, "scatter": 6.0, "linear": 6.0}, "cuda": {"mnist100": 60.0}}
 
 
 def federation(work: Work, device: str, precision: str) -> Bench:

@@ -234,7 +234,9 @@ def compared(rows, verdicts):
 
 def test_a_comparison_of_ours_says_how_far_each_method_is_from_the_baseline(own):
     rows = [row("dp_fedavg", [0.90, 0.91, 0.92]), row("blur", [0.91, 0.93, 0.93], blur_lambda=0.4)]
-    text = own.page("methods", "Methods", compared(rows, {"blur": "best", "dp_fedavg": "not distinguishable"}))
+    text = own.page(
+        "methods", "Methods", "dp_fedavg", compared(rows, {"blur": "best", "dp_fedavg": "not distinguishable"})
+    )
     # By hand: differences 1, 2, 1, mean 4/3, standard deviation 1/sqrt(3), t of two degrees of freedom 4.30265.
     half = 4.30265 * (1 / 3**0.5) / 3**0.5
     assert f"| `blur` | 92.33 ± 1.15 | 0, 1, 2 | +1.33 ({4 / 3 - half:+.2f} to {4 / 3 + half:+.2f}) | best |" in text

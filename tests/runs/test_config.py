@@ -27,7 +27,7 @@ EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 ALL = sorted(path for path in EXPERIMENTS.glob("*.toml") if not path.name.endswith("-schema.toml"))
 COMPARED = [path for path in ALL if re.search("-(methods|samples)", path.stem)]
 SHIPPED = [path for path in ALL if path not in COMPARED]
-PRIVATE_ALONE = {"mnist-methods-cnn"}
+PRIVATE_ALONE = {"mnist-methods-cnn", "mnist-samples-cnn"}
 """Comparisons of private methods with one another, without one that protects nobody."""
 
 
@@ -61,13 +61,14 @@ def test_every_shipped_config_loads_and_names_its_command(path):
 def test_every_shipped_comparison_loads_and_compares_what_is_alike(path):
     """All of them protect the same unit, and are compared with what protects nobody, but for those named above."""
     assert path.read_text().startswith(f"# cloister compare experiments/{path.name}")
-    tables = tomllib.loads(path.read_text())["methods"]
+    file = tomllib.loads(path.read_text())
+    tables, epsilons = file["methods"], file["epsilons"]
     units = {methods.REGISTRY[own.get("method", name)].unit for name, own in tables.items()}
     noiseless = path.stem not in PRIVATE_ALONE
     assert units == {"sample" if "-samples" in path.stem else "client"} | ({"nobody"} if noiseless else set())
     objective = ""
     try:
-        assert len(planned(path, [])) == 2 * len(tables) - noiseless  # all but fedavg at two epsilons
+        assert len(planned(path, [])) == len(epsilons) * len(tables) - noiseless  # all but fedavg at every epsilon
     except CloisterError as error:
         objective = str(error)
     assert not objective or "cloister data get" in objective
