@@ -22,8 +22,10 @@ on test images, but where a goal was missed there, or just reached, a recipe was
 "tested before" has what the earlier ones came to, and such a row is a little flattered. What is left of the searches
 is [recipe-search.json](recipe-search.json), of `benchmarks/recipe_search.py`, one ranking for each of five settings;
 `deskew` was tried after it, beside the recipes as they were, and so was `scatter_low_orders` for Fashion-MNIST at
-2.7. Computed on {machines}; the epsilon is the certified one, of the costlier seed. A file's `tuned`, words for the
-certificate that name what was chosen, is mostly younger than its runs.
+2.7. Computed on {machines}; the epsilon is the certified one, of the costlier seed. A delta of 1e-3 is the one of the
+paper, for each agent; beside the samples of all agents, whose secure sum is released, it promises little, as those
+certificates say. A file's `tuned`, words for the certificate that name what was chosen, is mostly younger than its
+runs.
 """
 _DRIVES = """
 What drives it: few parameters on fixed features (a scattering transform, which knows no data), of which the few of
