@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cloister.random.streams import Streams
 
-PURPOSES = {"cohort", "poisson batch", "step keys", "noise", "noise/more", "step noise", "step noise/more"}
+PURPOSES = {"cohort", "poisson batch", "step keys", "round key", "noise", "noise/more", "step noise", "step noise/more"}
 """What protects somebody: who takes part, who is in a batch, what follows from a sample's place in it, and noise."""
 HARMLESS = {"batches", "model", "mask", "public", "signs"}
 """What everybody may know."""

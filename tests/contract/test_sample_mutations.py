@@ -151,7 +151,7 @@ def trained(fed: Federation, round: int, client: int, start: Tensor, state: dict
     about, size = fed.method.local.settings, int(fed.population.counts[client])
     threshold, optimizer, d = about["threshold"], about["optimizer"], len(start)
     own_batch = steps_of(fed, size)[1]
-    key = fold(fed.streams.protective_bits(1, start.device, "step keys", round, client, 0)[0], -2)
+    key = fed.streams.protective_bits(1, start.device, "round key", round, client, 0)[0]
     part = torch.ones_like(start) if about["active"] is None else fed.method.local.own(start, key)["active"]
     limit = None if about["clipping"] == "norm" else threshold["clip_norm"] / math.sqrt(int(part.sum()))
     who = 0 if bug == "the same noise for every client" else client

@@ -156,11 +156,25 @@ def test_a_clients_batches_are_the_same_in_any_company_and_layout(kind):
             assert int(batches.steps[client]) == taken
             assert not batches.mask[client, taken:].any()
             assert torch.equal(batches.keys[client, :taken], alone.keys[0, :taken])
+            assert batches.round_keys[client] == alone.round_keys[0]
             for step in range(taken):
                 mine, theirs = batches.mask[client, step], alone.mask[0, step]
                 assert torch.equal(batches.samples[client, step][mine], alone.samples[0, step][theirs])
-    keys = [key for batches in apart for key in batches.keys[0].tolist()]
-    assert len(set(keys)) == len(keys), "every step of every client has a key of its own"
+    keys = [key for batches in apart for key in (*batches.keys[0].tolist(), *batches.round_keys.tolist())]
+    assert len(set(keys)) == len(keys), "every step and every round of every client has a key of its own"
+
+
+def test_the_key_of_a_round_is_drawn_apart_from_those_of_its_steps(monkeypatch):
+    """A message tells which coordinates a client trained, and so may tell the key of the round."""
+    draw = Streams.protective_bits
+
+    def known(streams: Streams, count: int, device: torch.device, purpose: str, *place: int) -> Tensor:
+        return draw(streams, count, device, purpose, *(place if purpose == "round key" else ()))
+
+    monkeypatch.setattr(Streams, "protective_bits", known)
+    found = [draw_batches(Streams(2), round, 0, Batching(4, local_steps=3), [0], [9], 1) for round in range(1, 20)]
+    assert len({tuple(batches.keys[0].tolist()) for batches in found}) == 1
+    assert len({int(batches.round_keys[0]) for batches in found}) == len(found)
 
 
 COHORTS = {

@@ -130,10 +130,6 @@ class Drawn(NamedTuple):
     noise: StepNoise | None
 
 
-_OF_THE_ROUND = -2
-"""Below the positions of steps and of what transforms fold into a key."""
-
-
 def work_of(
     population: Population,
     rule: LocalRule,
@@ -145,8 +141,8 @@ def work_of(
     clients = chunk.clients
     own, batch_key = fold(chunk.model_key, clients), fold(chunk.batch_key, clients)
     first = drawn[0] if drawn else None
-    if first is not None and first.keys.shape[1]:  # secret, as all that is random about batches that are drawn
-        own = fold(first.keys[:, 0].to(clients.device), _OF_THE_ROUND)
+    if first is not None:  # secret, as all that is random about batches that are drawn
+        own = first.round_keys.to(clients.device)
     phases: list[Batches] = []
     for number, (phase, shape) in enumerate(zip(rule.phases, shapes, strict=True)):
         drawn_batches = drawn[number] if drawn else None

@@ -5,7 +5,8 @@ depend on the round and on itself alone, never on who else is there or on how cl
 
 So do the keys of what is random in the model (dropout, random views). Masks follow from a sample's place in its batch,
 and without one of the samples the others move up. To whoever knows the key, that would move a sum by more than the
-clip; to all others, a sample's mask is as good as one of its own.
+clip; to all others, a sample's mask is as good as one of its own. What a client sends may tell the key of its round
+(which coordinates it trained), so that this one is drawn apart, and the steps' keys do not follow from it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class DrawnBatches(NamedTuple):
     steps: Tensor  # [k]: how many steps are the client's own
     expected: Tensor  # [k]: what a batch's sum is divided by
     keys: Tensor  # [k, steps]: for what is random in the model
+    round_keys: Tensor  # [k]: for what is random in the round, beside its steps
     widths: tuple[int, ...]  # by step: how many places hold every client's batch
 
 
@@ -70,9 +72,12 @@ def draw_batches(
     own_steps = torch.tensor([*own, *[0] * rest])
     expected = torch.tensor([*map(batching.expected, sizes), *[0.0] * rest], dtype=torch.float64)
     keys = torch.zeros(places, steps, dtype=torch.int64)
+    round_keys = torch.zeros(places, dtype=torch.int64)
     for place, (client, taken) in enumerate(zip(clients, own, strict=True)):
         keys[place, :taken] = streams.protective_bits(taken, keys.device, "step keys", round, client, phase)
-    return DrawnBatches(torch.from_numpy(samples), torch.from_numpy(mask), own_steps, expected, keys, tuple(widths))
+        round_keys[place] = streams.protective_bits(1, keys.device, "round key", round, client, phase)[0]
+    batches, real = torch.from_numpy(samples), torch.from_numpy(mask)
+    return DrawnBatches(batches, real, own_steps, expected, keys, round_keys, tuple(widths))
 
 
 Drawn = tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]

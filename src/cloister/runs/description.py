@@ -39,10 +39,10 @@ from cloister.runs.folder import FORMAT
 from cloister.runs.request import Request
 from cloister.runs.selection import Selection
 
-DRAWS = 5
+DRAWS = 6
 """Goes up whenever the same seed gives other cohorts, batches or noise: a run resumed by other code would compute a
 round that was paid for with other bits."""
-DRAWS_ON_A_GRID = 6
+DRAWS_ON_A_GRID = 7
 """The same of runs whose noise is rounded, which goes up with the other one, and by itself."""
 
 
