@@ -253,7 +253,7 @@ def test_it_is_the_default_with_secure_randomness_and_certificates_say_so():
         ready = prepared(METHOD, toy_task(), secure_rng=secure, rounded_noise=given_rounded)
         assert ready.fed.rounds is expected
         assert ready.description.rounded_noise is expected
-        assert ready.description.draws == (6 if expected else 5), "with draws of its own"
+        assert ready.description.draws == (7 if expected else 6), "with draws of its own"
         assert ("grid" in ready.description.method.mechanism.settings) is expected
         assert ("rounded_noise" in ready.description.to_json()) is expected, "older runs keep their identity"
 
