@@ -162,7 +162,7 @@ class Convolution(Dense):
         return self._numbers(positions, positions * math.prod(self.kernel[1:]))
 
     def _weights(self, kept: Tensor, g: Tensor) -> Tensor:
-        if kept.is_cuda or math.prod(self.kernel) * math.prod(self.output[1:]) < convolutions.MUCH:
+        if kept.device.type != "cpu" or math.prod(self.kernel) * math.prod(self.output[1:]) < convolutions.MUCH:
             return super()._weights(kept, g)
         settings = [_pair(setting) for setting in self.settings[:3]]
         return convolutions.weight_gradients(kept, g, self.kernel[2:], *settings).flatten(1)
