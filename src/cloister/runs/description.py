@@ -39,11 +39,18 @@ from cloister.runs.folder import FORMAT
 from cloister.runs.request import Request
 from cloister.runs.selection import Selection
 
-DRAWS = 6
+DRAWS = 5
 """Goes up whenever the same seed gives other cohorts, batches or noise: a run resumed by other code would compute a
 round that was paid for with other bits."""
-DRAWS_ON_A_GRID = 7
+DRAWS_ON_A_GRID = 6
 """The same of runs whose noise is rounded, which goes up with the other one, and by itself."""
+_WITH_ROUND_KEYS = 2
+"""What batches that are drawn in secret add to either: the key of a round is drawn apart from those of its steps."""
+
+
+def _draws(fed: Federation) -> int:
+    secret = any(phase.batching.batch_sampling for phase in fed.method.local.phases)
+    return (DRAWS_ON_A_GRID if fed.rounds else DRAWS) + (_WITH_ROUND_KEYS if secret else 0)
 
 
 def describe_run(
@@ -81,7 +88,7 @@ def describe_run(
         precision=fed.precision,
         device=w.device.type,
         software={name: version(name) for name in ("torch", "numpy")},
-        draws=DRAWS_ON_A_GRID if fed.rounds else DRAWS,
+        draws=_draws(fed),
         format=FORMAT,
         selection=selection.to_json(),
         divided_by=method.divided_by(fed.denominator),
