@@ -197,7 +197,7 @@ def test_one_run_with_canaries_on_data_of_ones_own_bounds_what_is_certified(monk
     loud = audit(cl.methods.dp_fedavg(**LOCAL), task, rounds=2, epsilon=8.0, trials=200, kinds=["one_run"])
     assert loud.bounds[0].right > 0.95 * loud.bounds[0].guesses
     assert loud.bounds[0].epsilon > found.bounds[0].epsilon + 0.5
-    samples = audit(cl.methods.pfl(batch_size=20), sizes=200, clients=2, epsilon=8.0, trials=200, kinds=["one_run"])
+    samples = audit(cl.methods.pfl(batch_size=20), sizes=200, clients=2, epsilon=8.0, trials=600, kinds=["one_run"])
     assert 1 < samples.bounds[0].epsilon < samples.certified
 
 
