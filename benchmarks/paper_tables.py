@@ -54,6 +54,7 @@ from cloister.studies.papers.table import Reproduction
 
 SCALE = "here"
 PLACEMENT = ("device", "engine", "memory", "precision")
+"""Keys that say how a run is computed: with others it is the same run, but for rounding."""
 PAPERS = Path(__file__).parent.parent / "results" / "papers"
 
 
